@@ -2,6 +2,7 @@
 
 import csv
 import re
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -46,7 +47,12 @@ def group_of(filters: list[str], topics: list[str]) -> dict[str, frozenset[str]]
 def is_filter(text: str) -> bool:
     """Whether a text is a topic filter."""
     levels = text.split("/")
-    if not text or "\0" in text or "#" in levels[:-1]:
+    if not text or "#" in levels[:-1] or any(unicodedata.category(char) == "Cc" for char in text):
+        return False
+    if any(
+        char in "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+        for char in text
+    ):
         return False
     return all(level in ("+", "#") or not set(level) & {"+", "#"} for level in levels)
 

@@ -39,7 +39,7 @@ BAD_IDS = {
     "nothing": "",
     "a list": ["a"],
 }
-ODD_IDS = ["a\0", "a", "a\nb", "x" * 10_000, " ", "0", "-1", "ä", "a\u0308", "\U0001f600"]
+ODD_IDS = ["a", "$(a)", "x" * 10_000, " ", "0", "-1", "ä", "a\u0308", "\U0001f600"]
 
 
 # Boolean masks.
@@ -294,11 +294,18 @@ def test_ids_without_an_order_or_of_one_text_are_refused():
 
 
 def test_odd_ids_survive_a_plan_on_disk(tmp_path):
-    """NUL, newlines, long texts, other scripts, and texts that differ only in a trailing NUL."""
+    """Long texts, other scripts, and topics that differ only in a trailing NUL."""
     interest = bl.Interest.from_lists([["t\0", "t"]] * len(ODD_IDS), node_ids=ODD_IDS)
     assert interest.node_ids == tuple(ODD_IDS)
     bl.link(interest, algorithm="gm").save(tmp_path / "plan")
     assert bl.Plan.load(tmp_path / "plan").interest == interest
+
+
+@pytest.mark.parametrize("wrong", ["a\0", "a\nb", "\x1b[2J", "a\u2028b", "\u202egpj", "\x9b31m"])
+def test_a_node_id_with_a_control_character_is_refused(wrong):
+    """It would end a line of a broker's file, or command a terminal."""
+    with pytest.raises(bl.InputError, match="has a line break or another control character"):
+        bl.Interest.from_lists([["t"], ["t"]], node_ids=["a", wrong])
 
 
 def test_numbers_and_arrow_columns_are_ids():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
@@ -23,6 +24,9 @@ MAX_COUNT = 2**62  # kernels compute with 64-bit integers
 MAX_INDEX = 2**31 - 1  # nodes, topics, brokers, ... have 32-bit indices
 MAX_CELLS = 2**28  # of a table or grid that is made in memory
 LONGEST_NAME = 80  # of a name that is shown as it is
+# Control characters, line separators, and marks that change the direction of text: they end a line of a file,
+# command a terminal, or show a reader another text than the one that is there.
+CONTROL_CHARACTERS = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 
 T = TypeVar("T")
 A = TypeVar("A", bound="NDArray[Any]")
@@ -48,6 +52,30 @@ def plain_name(text: str) -> str:
         ('a/+', "'a\\x1b[2J'")
     """
     return text if text.isprintable() and len(text) <= LONGEST_NAME else shown(text)
+
+
+def has_control_characters(text: str) -> bool:
+    r"""Whether a text has a character that ends a line, commands a terminal, or turns text around.
+
+    Examples:
+        >>> [has_control_characters(text) for text in ("größe/+", "a\nb", "a\x9b2J")]
+        [False, True, True]
+    """
+    return not text.isprintable() and re.search(CONTROL_CHARACTERS, text) is not None
+
+
+def visible_text(text: str) -> str:
+    r"""A text for a terminal: control characters are escaped; line breaks and tabs between words stay.
+
+    Examples:
+        >>> visible_text("a\x1b]0;title\x07b\nc")
+        'a\\x1b]0;title\\x07b\nc'
+    """
+    return re.sub(CONTROL_CHARACTERS, lambda char: char[0] if char[0] in "\n\t" else _escaped(char[0]), text)
+
+
+def _escaped(char: str) -> str:
+    return ascii(char)[1:-1]
 
 
 def raise_for_first(bad: NDArray[np.bool_], describe: Callable[[int], str], expected: str) -> None:
@@ -195,6 +223,22 @@ def is_text(value: object) -> TypeGuard[str]:
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
+def check_line(value: object, name: str) -> str:
+    r"""The value, if it is a text of one line that can be shown, without spaces at its ends.
+
+    Examples:
+        >>> check_line("rome\nstop", "a broker's name")
+        Traceback (most recent call last):
+        broadloom.errors.InputError: a broker's name is 'rome\nstop'; give a text without line breaks, and ...
+    """
+    text = check_text(value, name)
+    if not text.isprintable() or text != text.strip():
+        raise InputError(
+            f"{name} is {shown(text)}; give a text without line breaks, and no spaces at its ends"
+        )
+    return text
+
+
 def check_text(value: object, name: str) -> str:
     """The value, if it is a non-empty string that can be encoded.
 
@@ -216,6 +260,11 @@ def check_ids(ids: object, name: str) -> tuple[str, ...]:
         if not text:
             was = repr(listed[row])
             raise InputError(f"{name} {row} has no id (it is {was}); give each {name} a non-empty id")
+        if name == "node" and has_control_characters(text):  # topics of clients are checked by each use
+            raise InputError(
+                f"node id {shown(text)} has a line break or another control character; give each node an id "
+                "without them"
+            )
     if len(set(texts)) < len(texts):
         first: dict[str, int] = {}
         import numpy as np

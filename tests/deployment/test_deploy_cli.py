@@ -15,7 +15,7 @@ def plan(run, tmp_path):
     return tmp_path / "plan"
 
 
-@pytest.mark.parametrize("target", ["mosquitto", "rabbitmq", "nats"])
+@pytest.mark.parametrize("target", ["mosquitto", "rabbitmq", "nats", "emqx"])
 def test_export_writes_one_file_per_broker_and_the_same_each_time(run, plan, tmp_path, target):
     more = ("--accounts",) if target == "nats" else ()
     for name in ("one", "two"):
@@ -24,8 +24,8 @@ def test_export_writes_one_file_per_broker_and_the_same_each_time(run, plan, tmp
     record = json.loads(out)
     assert record["brokers"] == 6
     assert len(record["files"]) == (7 if target == "mosquitto" else 6)
-    for file in (tmp_path / "one").iterdir():
-        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+    for file in (tmp_path / "one").rglob("*.*"):
+        assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes()
     trees = json.loads((tmp_path / "one" / "deployment.json").read_text())["trees"]
     assert sum(len(tree["filters"]) for tree in trees) <= 4
 
@@ -42,6 +42,40 @@ def test_export_replaces_an_export_but_nothing_else(run, plan, tmp_path):
     assert "so it is not an export" in err
 
 
+@pytest.mark.parametrize("target", ["mosquitto", "rabbitmq", "nats", "emqx"])
+def test_export_remove_writes_what_takes_the_links_away(run, plan, tmp_path, target):
+    more = ("--accounts",) if target == "nats" else ()
+    export = ("deploy", "export", "--to", target, plan, *more)
+    code, out, err = run(*export, "--remove", "-o", tmp_path / "gone")
+    assert code == 0, err
+    assert out.startswith("what removes ")
+    folder = tmp_path / "gone"
+    assert json.loads((folder / "deployment.json").read_text())["remove"] is True
+    if target == "mosquitto":
+        text = (folder / "remove.txt").read_text()
+        record = json.loads((folder / "deployment.json").read_text())
+        for link in record["links"]:
+            name = f"broadloom-{link['owner']}:{link['peer']}"
+            assert f"broadloom deploy session {link['peer']}:8883 r.{name} --end" in text
+            assert f"broadloom deploy session {link['owner']}:8883 l.{name} --end" in text
+        assert f"follow {folder / 'remove.txt'}" in out
+    for file in folder.glob("broker-*"):
+        lines = file.read_text().splitlines()
+        if target == "nats":
+            assert all(line.startswith("#") for line in lines)
+        else:
+            assert {call["method"] for call in json.loads(file.read_text())} <= {"DELETE"}
+    assert run(*export, "--remove", "-o", folder, "--force")[0] == 0
+    code, _, err = run(*export, "--remove", "--with-secrets", "-o", folder)
+    assert (code, "--remove writes no passwords" in err) == (2, True)
+
+
+def test_export_says_which_settings_brokers_should_have(run, plan, tmp_path):
+    out = run("deploy", "export", "--to", "mosquitto", plan, "-o", tmp_path / "conf")[1]
+    assert "each mosquitto.conf should have persistence true, autosave_interval 60, max_queued_mess" in out
+    assert "should have" not in run("deploy", "export", "--to", "emqx", plan, "-o", tmp_path / "other")[1]
+
+
 def test_export_attaches_publishers_of_a_log(run, plan, tmp_path):
     log = {"publisher": ["0", "1"], "at": ["2026-01-01 00:00:00"] * 2, "bytes": [10, 10], "topic": ["0", "0"]}
     (tmp_path / "log").mkdir()
@@ -54,7 +88,10 @@ def test_export_attaches_publishers_of_a_log(run, plan, tmp_path):
 
 def test_errors_say_what_would_be_right(run, plan, tmp_path):
     code, _, err = run("deploy", "export", "--to", "kafka", plan, "-o", tmp_path / "x")
-    assert (code, err) == (2, "broadloom: target 'kafka' is unknown; choose mosquitto, rabbitmq, nats\n")
+    assert (code, err) == (
+        2,
+        "broadloom: target 'kafka' is unknown; choose mosquitto, rabbitmq, nats, emqx\n",
+    )
     code, _, err = run("deploy", "export", "--to", "mosquitto", tmp_path / "nothing", "-o", tmp_path / "x")
     assert code == 2
     assert "is not a plan" in err

@@ -1,8 +1,10 @@
 """Deployment to a fleet: addresses, TLS files, logins and kinds; secrets; and what tables ask of link."""
 
 import json
+import re
 import subprocess
 from dataclasses import replace
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -21,7 +23,7 @@ from broadloom.deployment import (
     wire,
 )
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
-from broadloom.deployment.targets import mosquitto_bridges
+from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes, rabbitmq_federation
 from broadloom.model import write_link_problem
 
 INTEREST = bl.Interest.from_lists([["x"], ["x"], ["y"]], node_ids=["rome", "oslo", "bonn"])
@@ -63,11 +65,11 @@ def test_a_link_uses_the_access_of_the_broker_to_which_it_connects(run, plan, tm
     assert code == 0, err
     texts = {name: (conf / f"broker-{name}.conf").read_text() for name in INTEREST.node_ids}
     assert "connection broadloom-oslo:rome\naddress 10.0.0.1:1884\n" in texts["oslo"]
-    assert "remote_username links\nremote_password ${BROADLOOM_PASSWORD_rome}\n" in texts["oslo"]
+    assert "remote_username links\nremote_password __BROADLOOM_PASSWORD_rome__\n" in texts["oslo"]
     assert "bridge_" not in texts["oslo"].replace("bridge_protocol_version", "")
     owned = texts["bonn"]  # its id is the first in the alphabet, so it opens all its links
     assert "address 10.0.0.2:8883" in owned or "address 10.0.0.1:1884" in owned
-    assert "replace ${BROADLOOM_PASSWORD_rome}" in out
+    assert "replace __BROADLOOM_PASSWORD_rome__" in out
     assert "secret" not in "".join(texts.values())
 
 
@@ -95,6 +97,61 @@ def test_passwords_are_written_only_on_request_and_only_for_their_owner(run, pla
     assert {oct(file.stat().st_mode & 0o777) for file in conf.glob("broker-*")} == {"0o600"}
     assert "contains passwords" in json.loads(out)["notes"][0]
     assert "secret" not in (conf / "deployment.json").read_text()
+
+
+def native(tmp_path, kind, **changes):
+    """A fleet of three brokers of a kind: one with a login, one with TLS, one with both."""
+    made = bl.Fleet.load(three(tmp_path))
+    own = {name: replace(one, kind=kind, **changes.get(name, {})) for name, one in made.brokers.items()}
+    return bl.Fleet(own.values())
+
+
+def test_leaf_nodes_listen_where_the_fleet_says_and_never_everywhere(tmp_path):
+    fleet = native(tmp_path, "nats", rome={"leaf_listen": "192.168.7.1:7500"})
+    wiring = wire(PLAN, plan_trees(PLAN))
+    files = nats_leafnodes.files(nats_leafnodes.joined(wiring), fleet_settings(fleet, PLAN))
+    text = "".join(files.values())
+    assert 'listen: "192.168.7.1:7500"' in files["broker-rome.conf"]
+    assert "0.0.0.0" not in text
+    assert 'listen: "10.0.0.2:7422"' in files["broker-oslo.conf"] or "listen" not in files["broker-oslo.conf"]
+    assert "10.0.0.1:7500" not in files["broker-rome.conf"]  # others connect to its address
+    assert 'authorization { user: "links", password: $BROADLOOM_PASSWORD_rome }' in files["broker-rome.conf"]
+    assert "$BROADLOOM_URL_rome" in text
+    with pytest.raises(bl.InputError, match="leaf_listen is for nats, but kind is mosquitto"):
+        FleetBroker("rome", "10.0.0.1", leaf_listen="10.0.0.1")
+
+
+def test_passwords_of_nats_are_written_on_request(tmp_path):
+    """In the URL they are encoded, and in a string they are quoted."""
+    secret(tmp_path / "other", 'p@ss/"w\\o:rd')
+    login = FleetLogin("li nks", str(tmp_path / "other"))
+    fleet = native(tmp_path, "nats", rome={"login": login})
+    written = fleet_settings(fleet, PLAN, with_secrets=True)
+    files = nats_leafnodes.files(nats_leafnodes.joined(wire(PLAN, plan_trees(PLAN))), written)
+    text = "".join(files.values())
+    assert 'authorization { user: "li nks", password: "p@ss/\\"w\\\\o:rd" }' in files["broker-rome.conf"]
+    assert "://li%20nks:p%40ss%2F%22w%5Co%3Ard@10.0.0.1:7422" in text
+    assert "$BROADLOOM" not in text
+
+
+def test_upstreams_of_rabbitmq_have_the_access_of_the_fleet(tmp_path):
+    """Login, TLS and certificates differ per broker; every part of the URI is encoded."""
+    secret(tmp_path / "other", "p@ss?verify=verify_none")
+    login = FleetLogin("a:b", str(tmp_path / "other"))
+    fleet = native(tmp_path, "rabbitmq", rome={"login": login})
+    wiring = wire(PLAN, plan_trees(PLAN))
+    text = "".join(rabbitmq_federation.files(wiring, fleet_settings(fleet, PLAN, with_secrets=True)).values())
+    uris = {urlsplit(uri).hostname: urlsplit(uri) for uri in re.findall(r'"uri": "([^"]*)"', text)}
+    rome = uris["10.0.0.1"]
+    assert (rome.scheme, rome.query, rome.port) == ("amqp", "", 5672)
+    assert (unquote(rome.username), unquote(rome.password)) == ("a:b", "p@ss?verify=verify_none")
+    oslo = parse_qs(uris["10.0.0.2"].query)
+    assert oslo == {"cacertfile": ["/etc/ssl/certs/ca-certificates.crt"], "verify": ["verify_peer"]}
+    if "10.0.0.3" in uris:
+        bonn = parse_qs(uris["10.0.0.3"].query)
+        assert bonn["certfile"] == ["/pki/me.crt"]
+    referred = "".join(rabbitmq_federation.files(wiring, fleet_settings(fleet, PLAN)).values())
+    assert "amqp://a%3Ab:__BROADLOOM_PASSWORD_rome__@10.0.0.1:5672" in referred
 
 
 @pytest.mark.parametrize("password", ["", " x", "x ", "a\nb", "a\rb", "\tx", "a\0b", "a\x7fb"])
@@ -133,7 +190,7 @@ def test_mosquitto_reads_a_hostile_password_as_it_is(tmp_path, password):
     settings = fleet_settings(bl.Fleet([one, two]), plan, with_secrets=True)
     bridge = mosquitto_bridges.files(wire(plan, plan_trees(plan)), settings)["broker-near.conf"]
     try:
-        open_broker = LabBroker("near", tmp_path, near, bridge.replace("persistence true\n", ""))
+        open_broker = LabBroker("near", tmp_path, near, bridge)
         try:
             guarded.wait_for("connected", "as r.broadloom-near:rome", "u'links'")
         finally:
@@ -147,11 +204,6 @@ def test_mosquitto_reads_a_hostile_password_as_it_is(tmp_path, password):
     [
         ({"bonn": {"kind": "nats"}}, (), "several kinds (mosquitto: rome, oslo; nats: bonn)"),
         ({}, ("--to", "nats"), "--to is nats, but the brokers of the fleet are mosquitto"),
-        (
-            {name: {"kind": "emqx"} for name in INTEREST.node_ids},
-            (),
-            "there are no native links between emqx brokers; link them live",
-        ),
         ({}, ("--address", "{broker}.x"), "--address and --fleet exclude each other"),
         ({}, ("--no-tls",), "--no-tls and --fleet exclude each other"),
         ({}, ("--credentials",), "--credentials and --fleet exclude each other"),
@@ -168,7 +220,7 @@ def test_a_fleet_that_does_not_fit_is_refused_in_one_line(run, plan, tmp_path, c
 
 def test_without_fleet_or_target_export_asks_for_one(run, plan, tmp_path):
     code, _, err = run("deploy", "export", plan, "-o", tmp_path / "conf")
-    assert (code, "give --to (mosquitto, rabbitmq, nats) or --fleet" in err) == (2, True)
+    assert (code, "give --to (mosquitto, rabbitmq, nats, emqx) or --fleet" in err) == (2, True)
     code, _, err = run(
         "deploy", "export", plan, "--to", "mosquitto", "-o", tmp_path / "conf", "--with-secrets"
     )

@@ -1,9 +1,22 @@
 """Real RabbitMQ nodes: trees that close rings, each delivery once, links as planned, a live change."""
 
+import json
+
 import pytest
+from injection_attempts import accepted
 
 import broadloom as bl
-from broadloom.deployment import Publication, Settings, WiredLink, Wiring, plan_trees, sample_messages, wire
+from broadloom.deployment import (
+    Publication,
+    Settings,
+    WiredLink,
+    Wiring,
+    plan_trees,
+    removal,
+    sample_messages,
+    target_named,
+    wire,
+)
 from broadloom.deployment.rehearsal import rabbitmq_lab, rehearse_rabbitmq
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
 from broadloom.deployment.rehearsal.rabbitmq_lab import RabbitLab
@@ -46,6 +59,31 @@ def test_everything_that_calls_make_can_be_deleted():
         assert lab.call("n", "GET", "/api/parameters/federation-upstream") == []
         names = {exchange["name"] for exchange in lab.call("n", "GET", "/api/exchanges")}
         assert not [name for name in names if name.startswith("broadloom")]
+
+
+def test_a_node_takes_hostile_texts_as_values_and_forgets_all_of_them():
+    """Every call of the accepted attempts to inject: upstreams are as written, and nothing else appears."""
+    target = target_named("rabbitmq")
+    count = 0
+    with RabbitLab(Wiring(("n",), {}, {}, ())) as lab:
+
+        def known():
+            kinds = ("vhosts", "users", "permissions", "exchanges", "policies", "parameters", "bindings")
+            return {kind: len(lab.call("n", "GET", f"/api/{kind}")) for kind in kinds}
+
+        before = known()
+        for field, text, deployment in accepted(target):
+            deleted = removal(deployment.wiring, target, deployment.settings)
+            for name, content in deployment.files.items():
+                made = json.loads(content)
+                lab.apply({"n": made})
+                found = lab.call("n", "GET", "/api/parameters/federation-upstream")
+                wanted = {call["body"]["value"]["uri"] for call in made if "value" in call["body"]}
+                assert {one["value"]["uri"] for one in found} == wanted, (field, text)
+                lab.apply({"n": json.loads(deleted[name])})
+                count += len(made)
+        assert known() == before
+    assert count > 200
 
 
 TLS_ONLY = """\
@@ -104,7 +142,7 @@ def test_a_live_change_with_a_broker_that_only_publishes():
     plan = bl.link(bl.Interest.from_lists([["x", "y"], ["x", "y"], ["x"], []]), algorithm="gm")
     sent = [Publication(3, "x", 1.0)]
     old = wire(plan, plan_trees(plan, sent), sent)
-    other = WiredLink("1", "2", ("x",), ("x",))
+    other = WiredLink("1", "2", ("x",), ("x", "y"))  # any broker can publish y, too
     new = Wiring(old.brokers, old.wants, old.publishes, (old.links[0], other, old.links[2]))
     tally = DeliveryTally(old)
     with RabbitLab(old) as lab:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,15 @@ import broadloom as bl
 from broadloom import UnreachableError
 from broadloom.agents.links.embedded_links import EmbeddedLinks, LinkConfig, address_endpoints
 from broadloom.agents.moves.move_service import AgentConfig
-from broadloom.deployment import Settings, WiredLink, Wiring, sample_messages
+from broadloom.deployment import (
+    FleetBroker,
+    FleetLogin,
+    Settings,
+    WiredLink,
+    Wiring,
+    fleet_settings,
+    sample_messages,
+)
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, free_ports, killed_with_parent
 from broadloom.deployment.rehearsal.rehearsals import connect, outcome
@@ -177,6 +186,42 @@ def test_leaf_links_of_nats_authenticate_by_certificates(tmp_path, credentials):
                 command = [*killed_with_parent(), "nats-server", *own]
                 processes.append(subprocess.Popen(command, stderr=log, env={**os.environ, **variables}))
         assert leaf_links(monitor, 1) == 1, [log.read_text() for log in tmp_path.glob("*.log")]
+    finally:
+        for process in processes:
+            process.terminate()
+            process.wait()
+
+
+@pytest.mark.needs("nats-server")
+def test_leaf_links_of_a_fleet_log_in_and_listen_at_one_address_only(tmp_path):
+    """With a password full of characters that mean something elsewhere; other addresses refuse clients."""
+    secret = tmp_path / "secret"
+    secret.write_text('p@s:s/w$HOME "o\\r}d #x')
+    secret.chmod(0o600)
+    client_a, client_b, leaf, monitor = free_ports(4)
+    login = FleetLogin("li nk's", str(secret))
+    fleet = bl.Fleet(
+        [
+            FleetBroker("a", f"{HOST}:{client_a}", "nats", tls=None),
+            FleetBroker(
+                "b", f"{HOST}:{client_b}", "nats", tls=None, login=login, leaf_listen=f"{HOST}:{leaf}"
+            ),
+        ]
+    )
+    plan = bl.link(bl.Interest.from_lists([X, X], node_ids=["a", "b"]), algorithm="gm")
+    wiring = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", X, X),))
+    written = nats_leafnodes.files(wiring, fleet_settings(fleet, plan, with_secrets=True))
+    processes = []
+    try:
+        for broker, port in (("b", client_b), ("a", client_a)):
+            (tmp_path / f"{broker}.conf").write_text(written[f"broker-{broker}.conf"])
+            own = ["-c", str(tmp_path / f"{broker}.conf"), "-a", HOST, "-p", str(port)]
+            own += ["-m", str(monitor)] if broker == "b" else []
+            with (tmp_path / f"{broker}.log").open("wb") as log:
+                processes.append(subprocess.Popen([*killed_with_parent(), "nats-server", *own], stderr=log))
+        assert leaf_links(monitor, 1) == 1, [log.read_text() for log in tmp_path.glob("*.log")]
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", leaf), 5)
     finally:
         for process in processes:
             process.terminate()

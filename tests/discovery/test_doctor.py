@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto
 
 OPEN = "allow_anonymous true"
 QUICK = "restart_timeout 1"
-GOOD = "max_queued_messages 0\npersistence true\nlog_dest topic\nlog_type all"
+GOOD = "max_queued_messages 0\npersistence true\nautosave_interval 60\nlog_dest topic\nlog_type all"
 
 
 def plain(name, broker, **fields):
@@ -259,6 +259,26 @@ def test_settings_in_mosquitto_conf_are_judged(tmp_path):
     setting = found(report, "log")[0].setting
     assert setting.startswith("log_type notice, log_type subscribe, log_type unsubscribe, a line each")
     assert verdicts(report, "subscriptions") == verdicts(lost, "config") == ["must change"]
+
+
+@pytest.mark.parametrize(
+    ("text", "persistence", "limits"),
+    [
+        ("persistence true", "autosave_interval 60", None),
+        ("persistence true\nautosave_interval 0", "autosave_interval 60", None),
+        ("persistence true\nautosave_interval 300", None, None),
+        ("persistence true\nautosave_on_changes true", None, None),
+        ("max_inflight_messages 5", "persistence true", "max_inflight_messages 200"),
+    ],
+)
+def test_what_links_need_of_mosquitto_conf_is_advice(tmp_path, text, persistence, limits):
+    """Exported files do not set it."""
+    with small_brokers(tmp_path, rome=f"{OPEN}\n{text}") as brokers:
+        config = str(brokers["rome"].config)
+        report = bl.doctor(bl.Fleet([plain("rome", brokers["rome"], config=config)]))
+    for check, setting in (("persistence", persistence), ("limits", limits)):
+        advice = [one.setting for one in found(report, check) if one.verdict == "advice"]
+        assert advice == ([] if setting is None else [f"{setting} in {config}"])
 
 
 def test_client_ids_that_are_replaced_by_user_names_are_found(tmp_path):

@@ -31,6 +31,7 @@ from broadloom.cli import (
 from broadloom.cli import (
     compile as compile_verb,
 )
+from broadloom.cli.common import say
 from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
@@ -113,4 +114,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _print_error(message: str) -> None:
     """Print an error as one line on standard error."""
-    print(f"broadloom: {' '.join(message.split())}", file=sys.stderr)
+    say(f"broadloom: {' '.join(message.split())}", error=True)

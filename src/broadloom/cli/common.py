@@ -32,24 +32,33 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing output
 Seed = Annotated[int, typer.Option(help="The same seed gives the same output.")]
 
 
+def say(text: str, error: bool = False) -> None:
+    """Print a line, with control characters escaped: names and topics can come from anywhere."""
+    from broadloom.checks import visible_text
+
+    print(visible_text(text), file=sys.stderr if error else sys.stdout)
+
+
 def show(
     record: Mapping[str, Any], text: str, as_json: bool, quiet: bool, table: Table | None = None
 ) -> None:
     """Print a result: the record as JSON, or the text and the table."""
     from rich.console import Console
 
+    from broadloom.checks import visible_text
     from broadloom.storage import to_json_value
 
     try:
         if as_json:
             print(json.dumps(to_json_value(record)))
         elif not quiet:
-            console = Console(highlight=False, soft_wrap=True)
+            # Without colours, so that every escape sequence comes from an input, and is made visible.
+            console = Console(highlight=False, soft_wrap=True, color_system=None)
             with console.capture() as printed:  # rich would end the program at a closed pipe
                 console.print(text, markup=False)
                 if table is not None:
                     console.print(table)
-            print(printed.get(), end="")
+            print(visible_text(printed.get()), end="")
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has closed the pipe; the rest of the buffer must not fail again at exit.

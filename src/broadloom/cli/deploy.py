@@ -62,9 +62,11 @@ def export_plan(
     credentials: Credentials = False,
     with_secrets: Annotated[
         bool,
-        typer.Option(
-            "--with-secrets", help="Mosquitto: write the fleet's passwords into files that only you can read."
-        ),
+        typer.Option("--with-secrets", help="Write the fleet's passwords into files that only you can read."),
+    ] = False,
+    remove: Annotated[
+        bool,
+        typer.Option("--remove", help="Write what takes the links of the plan away again, instead."),
     ] = False,
     accounts: Accounts = False,
     qos: Qos = 1,
@@ -76,27 +78,47 @@ def export_plan(
 
     Example: broadloom deploy export plan --fleet fleet.toml -o conf
     """
-    from broadloom.deployment import carried_lines, carried_record, export, export_record, save_export
+    from broadloom.deployment import (
+        carried_lines,
+        carried_record,
+        export,
+        export_record,
+        removal,
+        save_export,
+    )
 
     options = DeployOptions(to, fleet, address, tls, certificates, credentials, accounts, qos)
+    if remove and with_secrets:
+        raise InputError("--remove writes no passwords; leave --with-secrets out")
     keep_apart(output, plan, *(() if messages is None else (messages,)))
     if plan.resolve() in output.resolve().parents:
         raise InputError(f"{output} is inside of the plan {plan}; choose another output")
     loaded = with_publishers(bl.Plan.load(plan), messages, publishers)
     target = options.target(loaded)
-    if with_secrets and target.name != "mosquitto":
-        raise InputError(f"--with-secrets is for mosquitto; {target.name} reads its environment")
     settings = options.settings(loaded, with_secrets)
     with progress(quiet):
         trees, wiring, _ = deployed(loaded, least, slack)
         wiring = target.adapt(wiring)
-        written = {**export(wiring, target, settings), **target.shared}
-        recorded = export_record(wiring, trees, target, settings)
+        if remove:
+            written = removal(wiring, target, settings)
+        else:
+            written = {**export(wiring, target, settings), **target.shared}
+        recorded = export_record(wiring, trees, target, settings) | {"remove": remove}
         save_export(output, written, recorded, force, secret=with_secrets)
         carried, text = carried_record(loaded), list(carried_lines(loaded))
     record: dict[str, Any] = {"output": str(output), "target": target.name, "brokers": len(wiring.brokers)}
-    record |= {"links": len(wiring.links), "trees": len(trees), "files": sorted(written)}
+    record |= {"links": len(wiring.links), "trees": len(trees), "files": sorted(written), "remove": remove}
+    if remove:
+        notes = [f"follow {output / name}" for name in written if name.endswith(".txt")]
+        first = f"what removes {len(wiring.links):,} links of {target.name} brokers -> {output}"
+        show(record | {"notes": notes}, "\n".join([first, *notes]), as_json, quiet)
+        return
     notes = [*options.notes(loaded), *_secret_notes(settings, output, with_secrets)]
+    if target.advice:
+        notes.append(
+            f"the files contain links and no setting of a broker: each {target.name}.conf should have "
+            f"{', '.join(target.advice)}; broadloom doctor checks it"
+        )
     counts = f"{len(wiring.links):,} links, {len(trees):,} trees"
     lines = [f"{len(written):,} files for {target.name}: {counts} -> {output}", *text, *notes]
     show(record | carried | {"notes": notes}, "\n".join(lines), as_json, quiet)
@@ -104,15 +126,17 @@ def export_plan(
 
 def _secret_notes(settings: Settings, output: Path, with_secrets: bool) -> list[str]:
     """A line about the passwords in exported files of a fleet."""
-    from broadloom.deployment.targets.mosquitto_bridges import password_reference
+    from broadloom.deployment.link_access import password_reference
 
-    names = [name for name, one in settings.brokers.items() if one.login and one.kind == "mosquitto"]
+    names = [name for name, one in settings.brokers.items() if one.login]
     if not names:
         return []
     if with_secrets:
         return [
             f"{output} contains passwords; only you can read it (mode 700): remove it once it is installed"
         ]
+    if settings.brokers[names[0]].kind == "nats":
+        return ["the files have no passwords: nats-server reads those of $BROADLOOM_... in its environment"]
     return [
         f"the files have no passwords: replace {password_reference(names[0])} and the like, or export again "
         "with --with-secrets"
@@ -271,8 +295,10 @@ def diff_plans(
     check_number(rate, "rate", minimum=1)
     with progress(quiet):
         target, before, after = both_deployments((old, new), options, (messages, publishers), (least, slack))
-        if rehearse and target.name == "nats":
-            raise InputError("no rehearsal on nats; choose mosquitto or rabbitmq, or leave --rehearse out")
+        if rehearse and target.name in ("nats", "emqx"):
+            raise InputError(
+                f"no rehearsal on {target.name}; choose mosquitto or rabbitmq, or leave --rehearse out"
+            )
         record = compare_exports(before, after, target, at_once)
         if rehearse:
             record["rehearsal"] = _rehearse_change(before.wiring, after.wiring, target.name, rate, at_once)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from broadloom.deployment import Deployment, Publication, Settings, Target, Tree, Wiring
 
 # Values of heavy modules, which would make --help slow; a test compares them.
-TARGET_NAMES = "mosquitto, rabbitmq, nats"
+TARGET_NAMES = "mosquitto, rabbitmq, nats, emqx"
 RATE = 300.0
 PATIENCE = 60.0
 

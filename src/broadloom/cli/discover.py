@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import broadloom as bl
-from broadloom.cli.common import Force, Json, Quiet, progress, show
+from broadloom.cli.common import Force, Json, Quiet, progress, say, show
 from broadloom.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,10 +72,8 @@ def _seconds(text: str | None) -> float | None:
 
 def _print_problems(found: Discovery) -> None:
     """Print what is missing on standard error, as --quiet prints errors."""
-    import sys
-
     for line in _problems(found):
-        print(line, file=sys.stderr)
+        say(line, error=True)
 
 
 def _problems(found: Discovery) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broadloom.cli.common import Force, Json, Quiet, show
+from broadloom.cli.common import Force, Json, Quiet, say, show
 from broadloom.errors import InputError
 
 if TYPE_CHECKING:
@@ -115,13 +115,14 @@ def _asked(output: Path, options: FleetOptions) -> tuple[Fleet, dict[Path, str]]
     """The fleet and the passwords from questions, which go to standard error."""
     from getpass import getpass
 
+    from broadloom.checks import visible_text
     from broadloom.deployment.fleet_init import FleetQuestions
 
     if not sys.stdin.isatty():
         raise InputError("standard input is not a terminal; give the brokers as --broker NAME=HOST:PORT")
 
     def ask(question: str) -> str:
-        print(question, end="", file=sys.stderr, flush=True)
+        print(visible_text(question), end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
         if not line:  # the end of the input
             raise InputError("the input ended before the last answer; nothing is written")
@@ -129,12 +130,12 @@ def _asked(output: Path, options: FleetOptions) -> tuple[Fleet, dict[Path, str]]
 
     def ask_secret(question: str) -> str:
         try:
-            return getpass(question, sys.stderr)
+            return getpass(visible_text(question), sys.stderr)
         except EOFError:
             raise InputError("the input ended before the last answer; nothing is written") from None
 
     def tell(line: str) -> None:
-        print(line, file=sys.stderr)
+        say(line, error=True)
 
     questions = FleetQuestions(ask, ask_secret, tell, output.absolute().parent)
     return questions.fleet(options.links), questions.passwords

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         compare_exports,
         export,
         export_record,
+        removal,
         save_export,
         target_named,
     )
@@ -117,6 +118,7 @@ __all__ = [
     "publisher_links",
     "read_link_requests",
     "read_publications",
+    "removal",
     "replace_publishers",
     "roll_out",
     "safe_name",
@@ -175,6 +177,7 @@ _MODULES = {
     "publisher_links": "one_way_links",
     "read_link_requests": "deployment_inputs",
     "read_publications": "deployment_inputs",
+    "removal": "exports",
     "replace_publishers": "deployment_inputs",
     "roll_out": "fleet_control",
     "safe_name": "deployment_inputs",

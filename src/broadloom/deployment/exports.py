@@ -10,7 +10,15 @@ from typing import Any
 
 from broadloom._version import VERSION
 from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment.link_access import check_texts
 from broadloom.deployment.loop_checks import check
+from broadloom.deployment.removals import (
+    REMOVAL_FILE,
+    emqx_removal,
+    mosquitto_removal,
+    nats_removal,
+    rabbitmq_removal,
+)
 from broadloom.deployment.rollout import (
     Deployment,
     RolloutStep,
@@ -20,13 +28,20 @@ from broadloom.deployment.rollout import (
     nats_steps,
     rabbitmq_steps,
 )
-from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes, rabbitmq_federation
+from broadloom.deployment.targets import (
+    emqx_rules,
+    mosquitto_bridges,
+    nats_leafnodes,
+    rabbitmq_federation,
+)
 from broadloom.deployment.trees import Tree
 from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import InputError
 from broadloom.storage import new_folder
 
 RECORD = "deployment.json"
+# What an export can contain; a folder with anything else is not replaced.
+_ENDINGS = (".conf", ".json", Path(REMOVAL_FILE).suffix, mosquitto_bridges.ACL_FOLDER)
 
 
 @dataclass(frozen=True)
@@ -39,7 +54,9 @@ class Target:
         files: creates the file of each broker, by name.
         read_links: reads the links from such files.
         steps: computes the steps from one export to another.
+        removal: creates the files that take the links away again, by name.
         live: a sentence on what it can change without a restart.
+        advice: settings of brokers that links need and files do not set, each a line of configuration.
         shared: files that are the same for all brokers, by name.
         adapt: the links that this kind of broker needs of a wiring.
     """
@@ -49,9 +66,19 @@ class Target:
     files: Callable[[Wiring, Settings], dict[str, str]]
     read_links: Callable[[Mapping[str, str], Wiring], list[WiredLink]]
     steps: Callable[[Deployment, Deployment, bool], list[RolloutStep]]
+    removal: Callable[[Wiring, Settings], dict[str, str]]
     live: str
+    advice: tuple[str, ...] = ()
     shared: Mapping[str, str] = field(default_factory=dict)
     adapt: Callable[[Wiring], Wiring] = lambda wiring: wiring
+
+
+def _emqx_steps(old: Deployment, new: Deployment, at_once: bool) -> list[RolloutStep]:
+    """All calls that remove, at all brokers, and then all calls that add; nothing restarts."""
+    if at_once:
+        raise InputError("--at-once does not apply to EMQX, which restarts no broker; leave it out")
+    parts = emqx_rules.change(old.wiring, new.wiring, old.settings, new.settings)
+    return [{"restart": [], "call": calls} for calls in parts if calls]
 
 
 TARGETS = (
@@ -61,7 +88,9 @@ TARGETS = (
         mosquitto_bridges.files,
         mosquitto_bridges.read_links,
         mosquitto_steps,
+        mosquitto_removal,
         live="mosquitto reads bridges when it starts: the broker that opens a link restarts",
+        advice=tuple(line for line, _ in mosquitto_bridges.ADVICE),
         shared={mosquitto_bridges.ACL_FILE: mosquitto_bridges.acl_rules()},
     ),
     Target(
@@ -70,6 +99,7 @@ TARGETS = (
         rabbitmq_federation.files,
         rabbitmq_federation.read_links,
         rabbitmq_steps,
+        rabbitmq_removal,
         live="RabbitMQ changes everything live, by its HTTP API: nothing restarts",
     ),
     Target(
@@ -78,8 +108,18 @@ TARGETS = (
         nats_leafnodes.files,
         nats_leafnodes.read_links,
         nats_steps,
+        nats_removal,
         live="NATS reads leaf nodes when it starts, and keeps nothing for a link that is away",
         adapt=nats_leafnodes.joined,
+    ),
+    Target(
+        "emqx",
+        "one list of API calls per broker",
+        emqx_rules.files,
+        emqx_rules.read_links,
+        _emqx_steps,
+        emqx_removal,
+        live="EMQX changes everything live, by its REST API; old links go before new ones come",
     ),
 )
 
@@ -104,10 +144,21 @@ def export(wiring: Wiring, target: Target, settings: Settings) -> dict[str, str]
         InputError: the links would loop, deliver twice or leave out a subscriber, or the target cannot
             have them.
     """
+    check_texts(wiring, settings)
     check(wiring)
     files = target.files(wiring, settings)
     check(replace(wiring, links=tuple(target.read_links(files, wiring))))
     return files
+
+
+def removal(wiring: Wiring, target: Target, settings: Settings) -> dict[str, str]:
+    """The files that take the links of an export away again, by name.
+
+    Raises:
+        InputError: the links could not have been exported.
+    """
+    export(wiring, target, settings)
+    return target.removal(wiring, settings)
 
 
 def compare_exports(
@@ -163,18 +214,19 @@ def save_export(
 
     Args:
         folder: the folder.
-        files: the texts of the files, by name.
+        files: the texts of the files, by name; a name can have a folder.
         record: the record.
         overwrite: whether to replace an earlier export.
         secret: whether only the owner can read the files (mode 600, in a folder of mode 700).
     """
     if overwrite and folder.exists() and not (folder / RECORD).exists():
         raise InputError(f"{folder} has no {RECORD}, so it is not an export; choose another folder")
-    with new_folder(folder, overwrite, endings=(".conf", ".json")) as scratch:
+    with new_folder(folder, overwrite, endings=_ENDINGS) as scratch:
         if secret:
             scratch.chmod(0o700)
         for name, text in files.items():
             file = scratch / name
+            file.parent.mkdir(exist_ok=True)
             file.touch(0o600 if secret else 0o666)
             file.write_text(text)
         (scratch / RECORD).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")

@@ -22,10 +22,10 @@ from broadloom.checks import (
     check_count,
     check_flag,
     check_instance,
+    check_line,
     check_number,
     check_path,
     check_positive,
-    check_text,
     nearest_name,
     ordered_list,
     shown,
@@ -46,6 +46,7 @@ PUBLISHERS = ("anywhere", "observed")
 EVERYTHING = "#"
 ABSENT = ("keep", "drop")
 TLS_PORT, PLAIN_PORT, NATS_PORT = 8883, 1883, 4222
+LEAF_PORT = 7422  # of leaf nodes of NATS
 CONTROLLER_PORT = 8790
 LARGEST_WINDOW = 16_384  # half of the messages within which a hop recognises a repetition
 # The names that each section can have.
@@ -62,6 +63,7 @@ _BROKER = (
     "subscriptions",
     "api_login",
     "config",
+    "leaf_listen",
     "hooks",
 )
 _LINKS = ("carry", "publishers", "max_degree")
@@ -119,7 +121,7 @@ class FleetLogin:
     password_env: str | None = None
 
     def __post_init__(self) -> None:
-        _check_line(self.user, "login.user")
+        check_line(self.user, "login.user")
         _check_optional_text(self.password_file, "login.password_file")
         if (self.password_file is None) == (self.password_env is None):
             raise InputError("login has no password, or two; give either password_file or password_env")
@@ -158,6 +160,8 @@ class FleetBroker:
             admin API; or several of them.
         api_login: the login at the admin API.
         config: the path of the broker's configuration file, if it is on this machine.
+        leaf_listen: for NATS, `host` or `host:port` where the broker listens for leaf nodes; None: at the
+            host of its address.
         hooks: how `deploy apply` changes it.
     """
 
@@ -172,6 +176,7 @@ class FleetBroker:
     subscriptions: str | tuple[str, ...] | None = None
     api_login: FleetLogin | None = None
     config: str | None = None
+    leaf_listen: str | None = None
     hooks: FleetHooks = field(default_factory=FleetHooks)
 
     def __post_init__(self) -> None:
@@ -182,7 +187,7 @@ class FleetBroker:
                 check_instance(getattr(self, name), kind, name, f"give a {kind.__name__}, or None")
         Address.parse(self.address, self.default_port, "address")
         if self.site is not None:
-            _check_line(self.site, "site")
+            check_line(self.site, "site")
         if self.position is not None:
             object.__setattr__(self, "position", _checked_position(self.position))
         if self.capacity is not None:
@@ -194,6 +199,10 @@ class FleetBroker:
         for source in self.subscription_sources():
             _check_source(source)
         _check_optional_text(self.config, "config")
+        if self.leaf_listen is not None:
+            if self.kind != "nats":
+                raise InputError(f"leaf_listen is for nats, but kind is {self.kind}; leave it out")
+            Address.parse(self.leaf_listen, LEAF_PORT, "leaf_listen")
         check_instance(self.hooks, FleetHooks, "hooks", "give FleetHooks")
 
     @property
@@ -712,16 +721,7 @@ def most_common(brokers: Iterable[FleetBroker], name: str) -> Any:
 
 def _check_broker_name(name: object) -> None:
     """Raise unless a name can be a broker's id: a text of one line, without spaces at its ends."""
-    _check_line(name, "a broker's name")
-
-
-def _check_line(value: object, name: str) -> None:
-    """Raise unless a value is a text of printable characters, without spaces at its ends."""
-    text = check_text(value, name)
-    if not text.isprintable() or text != text.strip():
-        raise InputError(
-            f"{name} is {shown(text)}; give a text without line breaks, and no spaces at its ends"
-        )
+    check_line(name, "a broker's name")
 
 
 def _check_optional_text(value: object, name: str) -> None:

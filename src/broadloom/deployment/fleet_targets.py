@@ -9,7 +9,8 @@ from pathlib import Path
 from broadloom.checks import and_more
 from broadloom.deployment.deployment_inputs import Settings, addresses_of
 from broadloom.deployment.exports import TARGETS, Target, target_named
-from broadloom.deployment.fleet_file import Fleet, FleetBroker
+from broadloom.deployment.fleet_file import LEAF_PORT, Fleet, FleetBroker
+from broadloom.deployment.link_access import REFERENCE
 from broadloom.errors import InputError
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.plans import Plan
@@ -57,7 +58,7 @@ def fleet_target(fleet: Fleet | None, plan: Plan, to: str | None) -> Target:
 
     Raises:
         InputError: there is neither a name nor a fleet, the brokers of the plan are of several kinds, or of
-            another kind than the name, or there are no native links between them.
+            another kind than the name.
     """
     if fleet is None:
         if to is None:
@@ -75,10 +76,6 @@ def fleet_target(fleet: Fleet | None, plan: Plan, to: str | None) -> Target:
     kind = next(iter(kinds), to or TARGETS[0].name)
     if to is not None and to != kind:
         raise InputError(f"--to is {to}, but the brokers of the fleet are {kind}; leave --to out")
-    if all(target.name != kind for target in TARGETS):
-        raise InputError(
-            f"there are no native links between {kind} brokers; link them live: broadloom controller"
-        )
     return target_named(kind)
 
 
@@ -116,8 +113,7 @@ def fleet_settings(
         with_secrets: whether to read the passwords, for files that contain them.
 
     Raises:
-        InputError: the fleet lacks a broker, only some of its NATS or RabbitMQ brokers have TLS, or a secret
-            cannot be used.
+        InputError: the fleet lacks a broker, or a secret cannot be used.
         StorageError: a secret cannot be read.
 
     Examples:
@@ -129,12 +125,6 @@ def fleet_settings(
     """
     check_fleet(fleet, plan)
     brokers = {name: fleet.brokers[name] for name in plan.interest.node_ids}
-    native = [broker for broker in brokers.values() if broker.kind in ("nats", "rabbitmq")]
-    if len({broker.tls is None for broker in native}) > 1:
-        plain = next(broker.name for broker in native if broker.tls is None)
-        raise InputError(
-            f"some brokers have TLS, but {plain!r} has not; {native[0].kind} needs it at all or none"
-        )
     passwords = {}
     if with_secrets:
         for name, broker in brokers.items():
@@ -169,14 +159,17 @@ def fleet_access(fleet: Fleet, broker: str) -> tuple[Address, Login]:
 def _address(broker: FleetBroker) -> str:
     """The address for links; NATS and RabbitMQ have another port for them than for clients."""
     address = broker.host_and_port()
+    if broker.leaf_listen is not None:
+        port = Address.parse(broker.leaf_listen, LEAF_PORT, "leaf_listen").port
+        return str(Address(address.host, port))
     return address.host if broker.kind in ("nats", "rabbitmq") else str(address)
 
 
 def bridge_secret(password: str, broker: str) -> str:
-    """A password that mosquitto reads from its configuration as it is.
+    """A password that brokers read from their configuration as it is.
 
     Raises:
-        InputError: mosquitto would read another password.
+        InputError: a broker would read another password, or it looks like a reference.
 
     Examples:
         >>> bridge_secret("a # b", "rome")
@@ -192,6 +185,11 @@ def bridge_secret(password: str, broker: str) -> str:
     ):
         raise InputError(
             f"the password of broker {broker!r} begins or ends with a space, or has a line break or another "
-            "control character, which mosquitto's configuration cannot hold; choose another password"
+            "control character, which a configuration file cannot hold; choose another password"
+        )
+    if REFERENCE in password:
+        raise InputError(
+            f"the password of broker {broker!r} contains {REFERENCE}, like the references in exports; choose "
+            "another password"
         )
     return password

@@ -35,6 +35,7 @@ _NOTES = {
     "capacity": "messages per second",
     "subscriptions": "mosquitto.db, a log, or the URL of an admin API; or a list",
     "config": "the broker's own configuration, for broadloom doctor",
+    "leaf_listen": "where NATS listens for leaf nodes",
     "carry": "topic filters; default: everything that clients want",
     "publishers": 'any broker can publish any topic; or "observed"',
     "controller": "where agents reach the controller",
@@ -80,6 +81,8 @@ def _broker_lines(broker: FleetBroker, shared: dict[str, Any], folder: Path, not
         yield _line("subscriptions", f"[{', '.join(sources)}]" if several else sources[0], note)
     if broker.config is not None:
         yield _line("config", _path(broker.config, folder), note)
+    if broker.leaf_listen is not None:
+        yield _line("leaf_listen", _text(broker.leaf_listen), note)
     if broker.hooks != FleetHooks():
         yield _line("hooks", _hooks(broker.hooks, folder))
 

@@ -71,7 +71,7 @@ def _invalid_filters(wiring: Wiring) -> Iterator[str]:
     for text in sorted(texts):
         if text.startswith(("$SYS/", "$share/", "$queue/")):
             yield f"{text!r} belongs to a single broker or client group, and no link carries it; remove it"
-        elif not re.search(VALID, text):
+        elif not re.fullmatch(VALID, text):
             yield (
                 f"{text!r} is not an MQTT topic filter; a wildcard must be alone in its level, and # in the "
                 "last level"

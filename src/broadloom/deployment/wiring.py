@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from broadloom.checks import has_control_characters, shown
 from broadloom.deployment.deployment_inputs import Publication, publications_of
 from broadloom.deployment.one_way_links import filter_groups
 from broadloom.deployment.trees import Tree, mode_of
+from broadloom.errors import InputError
 from broadloom.model import ANYWHERE
 from broadloom.mqtt.topic_filters import FilterIndex, common_topic, covers, groups, is_wild
 from broadloom.plans import Plan
@@ -68,6 +70,13 @@ class Wiring:
     links: tuple[WiredLink, ...]
     relays: bool = True
     anywhere: bool = False
+
+    def __post_init__(self) -> None:
+        for broker in self.brokers:  # they are written into files and commands
+            if has_control_characters(broker):
+                raise InputError(
+                    f"broker {shown(broker)} has a line break or another control character; rename it"
+                )
 
     def next_hops(self, topic: str) -> Mapping[str, Sequence[str]]:
         """The brokers to which each broker sends all messages of a topic or topic filter."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from broadloom.checks import and_more, plain_name
+from broadloom.checks import and_more, has_control_characters, plain_name
 from broadloom.deployment import FleetBroker, widest
 from broadloom.discovery.observed_publications import Observations
 from broadloom.discovery.subscription_sources import LISTENED, NO_START, OWN_CLIENT, SourceFindings
@@ -181,7 +181,8 @@ def _fault(client: str | None, topic_filter: str) -> str | None:
         return Reason.OWN
     if topic_filter.startswith("$"):
         return Reason.INTERNAL
-    return None if is_valid_filter(topic_filter) else Reason.BAD_FILTER
+    is_good = is_valid_filter(topic_filter) and not has_control_characters(topic_filter)
+    return None if is_good else Reason.BAD_FILTER
 
 
 def _judge(findings: BrokerFindings) -> None:

@@ -240,9 +240,9 @@ class MqttProbe(ConnectionProbe):
             found = "the broker forgets the session of an absent client"
             self.add("queue", MUST_CHANGE, found, "allow persistent sessions")
         elif kept >= QUEUE_MESSAGES:
-            self.add("queue", OK, f"{kept:,} messages are kept for an absent client")
+            self.add("queue", OK, f"{kept:,} messages are kept for an absent client or link")
         else:
-            found = f"only {kept:,} of {QUEUE_MESSAGES:,} messages are kept for an absent client"
+            found = f"only {kept:,} of {QUEUE_MESSAGES:,} messages are kept for an absent client or link"
             verdict = ADVICE if kept >= DEFAULT_QUEUE else MUST_CHANGE
             self.add("queue", verdict, found, f"{setting} in {where}")
 

@@ -32,6 +32,8 @@ RESOLVE_SECONDS = 3.0
 AT_ONCE = 64  # brokers; each takes a few sockets
 DATABASE_MAGIC = b"\x00\xb5\x00mosquitto db"
 AUTOSAVE_SECONDS = 1_800  # Mosquitto's default
+LONGEST_AUTOSAVE = 300
+LEAST_INFLIGHT = 20  # Mosquitto's default
 LOG_WAIT_SECONDS = 1.0
 _SEE_BRIDGES = 'topic read $SYS/# in acl_file, or config = "...mosquitto.conf" in fleet.toml'
 _SEE_API = 'subscriptions = "http://..." in fleet.toml: the admin API'
@@ -197,12 +199,7 @@ def _read_mosquitto(broker: FleetBroker, facts: _BrokerFacts, probe: MqttProbe) 
 def _judge_config(config: MosquittoConfig, probe: MqttProbe) -> list[Path]:
     """Judge the settings in mosquitto.conf; returns its log files."""
     where = f"in {config.path}"
-    if config.last("persistence", "false") == "true":
-        interval = config.last("autosave_interval", str(AUTOSAVE_SECONDS))
-        probe.add("persistence", OK, f"sessions and queues are saved every {interval} s")
-    else:
-        found = "sessions and queues are lost at a restart (the files of deploy export change that)"
-        probe.add("persistence", ADVICE, found, f"persistence true {where}")
+    _judge_persistence(config, probe)
     expiry = config.last("persistent_client_expiration", "")
     if expiry[:-1].isdecimal() and expiry.endswith("h") and int(expiry[:-1]) < 24:
         found = f"sessions of absent clients end after {expiry}; links ask for a day"
@@ -213,8 +210,12 @@ def _judge_config(config: MosquittoConfig, probe: MqttProbe) -> list[Path]:
         and 0 < int(limit) < 1_000
         and not any(one.check == "queue" for one in probe.findings)
     ):
-        found = f"only {limit} messages are kept for an absent client"
+        found = f"only {limit} messages are kept for an absent client or link"
         probe.add("queue", MUST_CHANGE, found, f"{GOOD_QUEUE} {where}")
+    unfinished = config.last("max_inflight_messages", str(LEAST_INFLIGHT))
+    if unfinished.isdecimal() and 0 < int(unfinished) < LEAST_INFLIGHT:
+        found = f"a link has at most {unfinished} unfinished messages, so it is slow over long distances"
+        probe.add("limits", ADVICE, found, f"max_inflight_messages 200 {where}")
     is_known = any(one.check == "login" and one.verdict == ADVICE for one in probe.findings)
     if config.last("allow_anonymous", "false") == "true" and not is_known:
         probe.add("anonymous", ADVICE, "allow_anonymous is true", f"allow_anonymous false {where}")
@@ -229,6 +230,25 @@ def _judge_config(config: MosquittoConfig, probe: MqttProbe) -> list[Path]:
         probe.add("log", ADVICE, found, setting)
     files = [value.removeprefix("file").strip() for value in config.options.get("log_dest", [])]
     return [Path(file) for file in files if file.startswith("/")]
+
+
+def _judge_persistence(config: MosquittoConfig, probe: MqttProbe) -> None:
+    """Judge what a restart or a crash of the broker keeps of what waits for clients and links."""
+    where = f"in {config.path}"
+    if config.last("persistence", "false") != "true":
+        found = "sessions and queues are lost at a restart, with what waits for links"
+        probe.add("persistence", ADVICE, found, f"persistence true {where}")
+        return
+    interval = config.last("autosave_interval", str(AUTOSAVE_SECONDS))
+    seconds = int(interval) if interval.isdecimal() else AUTOSAVE_SECONDS
+    on_changes = config.last("autosave_on_changes", "false") == "true"
+    if on_changes or 0 < seconds <= LONGEST_AUTOSAVE:
+        each = f"{seconds:,} changes" if on_changes else f"{seconds:,} s"
+        probe.add("persistence", OK, f"sessions and queues are saved every {each}")
+        return
+    often = f"every {seconds:,} s" if seconds else "when it stops"
+    found = f"sessions and queues are saved {often}: a crash loses what waited for links since then"
+    probe.add("persistence", ADVICE, found, f"autosave_interval 60 {where}")
 
 
 def _judge_source(path: Path, probe: MqttProbe, config: MosquittoConfig | None) -> list[Path]:

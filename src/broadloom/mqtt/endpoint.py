@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 import sys
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +20,11 @@ DAY_SECONDS = 86_400
 # Environment variables of the login of links.
 USER_VARIABLE, PASSWORD_VARIABLE = "BROADLOOM_USER", "BROADLOOM_PASSWORD"
 PASSWORD_FILE_VARIABLE = f"{PASSWORD_VARIABLE}_FILE"
+
+
+# Letters and digits of any language (names are looked up by IDNA), `-`, `_`, and dots between them.
+_HOST = re.compile(r"[^\W_](?:[\w.-]*\w)?\.?|_[\w.-]*\w\.?")
+_ZONE = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Address(NamedTuple):
@@ -67,8 +74,19 @@ class Address(NamedTuple):
 
 
 def _is_host(host: str) -> bool:
-    """Whether a host has no forbidden characters and can be looked up."""
-    if not host or any(char.isspace() or not char.isprintable() or char in "\"'/" for char in host):
+    """Whether a text is a host name, an IPv4 address, or an IPv6 address in brackets, and nothing else.
+
+    All other characters have a meaning in URIs, configuration files or shells.
+    """
+    if host.startswith("["):
+        address, _, zone = host[1:-1].partition("%")
+        if not host.endswith("]") or ("%" in host and not _ZONE.fullmatch(zone)):
+            return False
+        try:
+            return bool(IPv6Address(address))
+        except ValueError:
+            return False
+    if not _HOST.fullmatch(host):
         return False
     try:
         host.encode("idna")

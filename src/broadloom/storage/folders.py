@@ -40,7 +40,7 @@ def new_folder(
     """A scratch folder next to `path` that is renamed to `path` when the block ends without an error.
 
     If the block fails, or the process dies in it, whatever was at `path` stays as it was. A folder is
-    replaced only if all its files have one of the `endings`.
+    replaced only if all its files have one of the `endings`, or are named so.
 
     Raises:
         InputError: `path` exists and `overwrite` is false, or it is not a folder that Broadloom wrote.
@@ -74,7 +74,9 @@ def _check_replaceable(path: Path, overwrite: bool, endings: tuple[str, ...]) ->
         return
     if not path.is_dir():
         raise InputError(f"{path} is a file; choose a folder")
-    foreign = sorted(entry.name for entry in path.iterdir() if entry.suffix not in endings)
+    foreign = sorted(
+        entry.name for entry in path.iterdir() if entry.suffix not in endings and entry.name not in endings
+    )
     if foreign:
         raise InputError(f"{path} holds {foreign[0]!r}, which is not Broadloom's; choose another folder")
     if not overwrite:

@@ -43,7 +43,11 @@ _LISTEN = """\
 listener {port} {host}
 allow_anonymous true
 user {user}
+persistence true
 persistence_location {folder}/
+autosave_interval 1
+max_queued_messages 0
+max_inflight_messages 200
 log_dest stderr
 log_type all
 """

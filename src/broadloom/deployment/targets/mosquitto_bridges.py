@@ -10,8 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name, variable_name
-from broadloom.deployment.fleet_file import FleetBroker
+from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name
+from broadloom.deployment.link_access import (
+    CERTIFICATE_FILES,
+    SYSTEM_CERTIFICATES,
+    link_access,
+    uri_address,
+)
 from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import InputError
 from broadloom.mqtt.endpoint import Address, Login, login_from_environment
@@ -19,21 +24,28 @@ from broadloom.mqtt.reserved_topics import CONTROL_ROOT, INTERNAL_PREFIX, MOVE_A
 
 PORT, TLS_PORT = 1883, 8883
 CERTIFICATES = "/etc/mosquitto/certs"
-CERTIFICATE_FILES = ("ca.crt", "broker.crt", "broker.key")
 TLS_OPTIONS = ("cafile", "certfile", "keyfile")
-SYSTEM_CERTIFICATES = "/etc/ssl/certs"
 # Prefix of topics that arrive over a link of a full mesh and must not be forwarded; no wildcard matches it.
 MESH = "$mesh/"
-ACL_FILE = "migration-acl.conf"
+ACL_FOLDER = "acl"  # not in a folder of which mosquitto reads all files
+ACL_FILE = f"{ACL_FOLDER}/migration.acl"
 LINK_AGENT = "broadloom-links"
 
-_GLOBAL = """\
-# So that a restart loses nothing: sessions and queues are kept on disk, and queues have no limit.
-persistence true
-autosave_interval 1
-max_queued_messages 0
-max_inflight_messages 200
+# Settings of the whole broker that links need to lose nothing. They concern other clients too, so they are
+# the operator's: files list them as advice, and `doctor` checks them.
+ADVICE = (
+    ("persistence true", "a restart keeps what waits for a link"),
+    ("autosave_interval 60", "a crash loses at most the last minute of it"),
+    ("max_queued_messages 100000", "so many messages can wait for a link; the default is 1000"),
+    ("max_inflight_messages 200", "links over long distances are faster; the default is 20"),
+)
+_HEAD = """\
+# Links of broker {broker}, written by broadloom. Copy this file to its machine, into the folder that
+# `include_dir` in its mosquitto.conf names. It contains links and no setting of the broker itself.
+# So that links lose nothing, mosquitto.conf should have these lines, which `broadloom doctor` checks:
+{advice}
 """
+# The state of a link is at its owner, in $SYS/broker/connection/REMOTE_CLIENTID/state: 1 or 0.
 _BRIDGE = """\
 bridge_protocol_version mqttv311
 try_private true
@@ -94,13 +106,15 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
 
 
 def broker_file(wiring: Wiring, broker: str, settings: Settings, bridge: str = _BRIDGE) -> str:
-    """The configuration of one broker: global settings, and a connection for each link that it owns."""
+    """The configuration of one broker: a connection for each link that it owns, and advice in comments."""
     own = [link for link in wiring.links if link.owner == broker and (link.out or link.into)]
     incoming = [link for link in wiring.links if link.peer == broker]
-    head = [f"# Links of broker {broker!r}, written by broadloom; include it from mosquitto.conf.\n"]
-    head += [f"# {link.owner!r} links here as {remote_id(link)}\n" for link in incoming]
+    width = max(len(line) for line, _ in ADVICE)
+    advice = "\n".join(f"#   {line:{width}}  # {reason}" for line, reason in ADVICE)
+    head = [_HEAD.format(broker=ascii(broker), advice=advice)]
+    head += [f"# {link.owner!a} links here as {remote_id(link)}\n" for link in incoming]
     connections = [_connection(link, settings, bridge, wiring.relays) for link in own]
-    return "\n".join(["".join(head) + _GLOBAL, *connections])
+    return "\n".join(["".join(head), *connections])
 
 
 def broker_address(settings: Settings, broker: str) -> Address:
@@ -133,48 +147,27 @@ def remote_id(link: WiredLink) -> str:
 
 
 def _connection(link: WiredLink, settings: Settings, bridge: str, relays: bool) -> str:
-    address = broker_address(settings, link.peer)
+    # Mosquitto takes an IPv6 address without brackets; the port is after the last colon.
+    address = uri_address(broker_address(settings, link.peer)).replace("[", "").replace("]", "")
     lines = [f"connection {link_name(link.owner, link.peer)}", f"address {address}", bridge.rstrip("\n")]
     lines += [f"local_clientid {local_id(link)}", f"remote_clientid {remote_id(link)}"]
-    if link.peer in settings.brokers:
-        lines += _access(settings.brokers[link.peer], settings)
-    else:
-        if settings.tls:
-            folder = settings.certificates or CERTIFICATES
-            options = zip(TLS_OPTIONS, CERTIFICATE_FILES, strict=True)
-            lines += [f"bridge_{option} {folder}/{file}" for option, file in options]
-        if settings.credentials:  # mosquitto does not read the environment; `envsubst` fills these in
-            lines += ["remote_username ${BROADLOOM_USER}", "remote_password ${BROADLOOM_PASSWORD}"]
+    lines += _access(link.peer, settings)
     return "\n".join([*lines, *_topics(link, settings.qos, relays)]) + "\n"
 
 
-def _access(broker: FleetBroker, settings: Settings) -> Iterable[str]:
-    """The TLS files and the login by which links connect to a broker of a fleet."""
-    if broker.tls is not None:
-        files = (broker.tls.ca, broker.tls.certificate, broker.tls.key)
-        if broker.tls.ca is None:
-            yield f"bridge_capath {SYSTEM_CERTIFICATES}"
-        for option, file, own in zip(TLS_OPTIONS, CERTIFICATE_FILES, files, strict=True):
-            if own is not None:
-                path = own if settings.certificates is None else f"{settings.certificates}/{file}"
-                if not path.isprintable():
-                    raise InputError(
-                        f"the path {path!r} of broker {broker.name!r} has a line break; rename it"
-                    )
-                yield f"bridge_{option} {path}"
-    if broker.login is not None:
-        yield f"remote_username {broker.login.user}"
-        yield f"remote_password {settings.passwords.get(broker.name) or password_reference(broker.name)}"
-
-
-def password_reference(broker: str) -> str:
-    """The text in exported files for which the password of a broker has to be put.
-
-    Examples:
-        >>> password_reference("eu-1")
-        '${BROADLOOM_PASSWORD_eu_2D_1}'
-    """
-    return f"${{BROADLOOM_PASSWORD_{variable_name(broker)}}}"
+def _access(broker: str, settings: Settings) -> Iterable[str]:
+    """The TLS files and the login by which links connect to a broker."""
+    access = link_access(settings, broker, CERTIFICATES)
+    if access.tls and access.ca is None:
+        yield f"bridge_capath {SYSTEM_CERTIFICATES}"
+    for option, path in zip(TLS_OPTIONS, (access.ca, access.certificate, access.key), strict=True):
+        if path is not None:
+            if path != path.strip():
+                raise InputError(f"the path {path!r} begins or ends with a space; rename it")
+            yield f"bridge_{option} {path}"
+    if access.user is not None:
+        yield f"remote_username {access.user}"
+        yield f"remote_password {access.password}"
 
 
 def _topics(link: WiredLink, qos: int, relays: bool) -> Iterable[str]:

@@ -11,11 +11,14 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from urllib.parse import quote
 
 from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name, variable_name
+from broadloom.deployment.link_access import LinkAccess, link_access, uri_address
 from broadloom.deployment.loop_checks import is_forest
 from broadloom.deployment.wiring import Hop, WiredLink, Wiring
 from broadloom.errors import InputError
+from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.topic_filters import groups
 
 PORT = 7422
@@ -167,21 +170,73 @@ def _links_by_group(wiring: Wiring) -> dict[Filters, set[Hop]]:
 
 
 def _broker_file(wiring: Wiring, broker: str, accounts: list[list[str]], settings: Settings) -> str:
-    lines = [f"# Links of broker {broker!r}, written by broadloom; include it from nats-server.conf."]
+    lines = [f"# Links of broker {broker!a}, written by broadloom; include it from nats-server.conf."]
     several = len(accounts) > 1
     own = [link for link in wiring.links if link.owner == broker]
+    is_peer = any(link.peer == broker for link in wiring.links)
     lines += _accounts(accounts) if several else []
-    lines += ["leafnodes {", "  no_advertise: true"]
-    if any(link.peer == broker for link in wiring.links):
-        lines += [
-            f'  listen: "0.0.0.0:{settings.host_and_port(broker, PORT).port}"',
-            *_tls_options(settings, "  "),
-        ]
-        lines += [] if several or not settings.credentials else [f"  authorization {_login('BROADLOOM')}"]
-    lines += ["  remotes: ["]
-    for link in own:
-        lines += _remotes(link, accounts if several else [], settings)
-    return "\n".join([*lines, "  ]", "}"]) + "\n"
+    if own or is_peer:
+        lines += ["leafnodes {", "  no_advertise: true"]
+        lines += _listener(broker, settings, not several) if is_peer else []
+        lines += ["  remotes: ["]
+        for link in own:
+            lines += _remotes(link, accounts if several else [], settings)
+        lines += ["  ]", "}"]
+    return "\n".join(lines) + "\n"
+
+
+def listen_address(broker: str, settings: Settings) -> Address:
+    """Where a broker listens for leaf nodes: `leaf_listen` of the fleet file, or the host of its address.
+
+    Examples:
+        >>> str(listen_address("b", Settings("{broker}.example.org")))
+        'b.example.org:7422'
+    """
+    own = settings.brokers.get(broker)
+    if own is not None and own.leaf_listen is not None:
+        return Address.parse(own.leaf_listen, PORT, f"leaf_listen of broker {broker!r}")
+    return settings.host_and_port(broker, PORT)
+
+
+def _listener(broker: str, settings: Settings, with_login: bool) -> list[str]:
+    """The lines of a broker to which others link."""
+    access = link_access(settings, broker, CERTIFICATES)
+    lines = [f"  listen: {_quoted(uri_address(listen_address(broker, settings)))}"]
+    if access.tls:
+        folder = settings.certificates or CERTIFICATES
+        files = {"cert_file": "broker.crt", "key_file": "broker.key"}
+        files |= {} if access.certificate is None else {"ca_file": "ca.crt"}
+        options = [f"{name}: {_quoted(f'{folder}/{file}')}" for name, file in files.items()]
+        options += [] if access.certificate is None else ["verify: true"]
+        lines.append(f"  tls {{ {', '.join(options)} }}")
+    if with_login and access.user is not None:
+        lines.append(f"  authorization {_user(access, broker, settings)}")
+    return lines
+
+
+def _user(access: LinkAccess, broker: str, settings: Settings) -> str:
+    """A user with a password from the environment, or with the password itself."""
+    if broker not in settings.brokers:
+        return _login("BROADLOOM")
+    password = f"$BROADLOOM_PASSWORD_{variable_name(broker)}"
+    if access.has_secret:
+        if (access.password or "").startswith("$2"):
+            raise InputError(
+                f"the password of broker {broker!r} begins with $2, as a hash does for NATS; choose another"
+            )
+        password = _quoted(access.password or "")
+    return f"{{ user: {_quoted(access.user or '')}, password: {password} }}"
+
+
+def _quoted(text: str) -> str:
+    r"""A string of NATS's configuration; in it, a variable has no meaning.
+
+    Examples:
+        >>> print(_quoted('a"b$HOME'))
+        "a\"b$HOME"
+    """
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _accounts(accounts: list[list[str]]) -> list[str]:
@@ -199,16 +254,18 @@ def _login(name: str) -> str:
 
 def _remotes(link: WiredLink, accounts: list[list[str]], settings: Settings) -> list[str]:
     """One remote per account with a topic on the link."""
-    address = settings.host_and_port(link.peer, PORT)
-    scheme = "tls" if settings.tls else "nats-leaf"
+    access = link_access(settings, link.peer, CERTIFICATES)
+    address = uri_address(settings.host_and_port(link.peer, PORT))
+    scheme = "tls" if access.tls else "nats-leaf"
     name = link_name(link.owner, link.peer)
-    tls = "".join(_tls_options(settings, ""))
+    tls = _remote_tls(access)
     if not accounts:
-        url = (
-            f"$BROADLOOM_URL_{variable_name(link.peer)}"
-            if settings.credentials
-            else f'"{scheme}://{address}"'
-        )
+        url = _quoted(f"{scheme}://{address}")
+        if access.has_secret:
+            login = ":".join(quote(text or "", safe="") for text in (access.user, access.password))
+            url = _quoted(f"{scheme}://{login}@{address}")
+        elif access.user is not None:
+            url = f"$BROADLOOM_URL_{variable_name(link.peer)}"
         return [f"    {{ url: {url}{tls} }}{_MARK}{name}"]
     carried = {*link.out, *link.into}
     return [
@@ -219,13 +276,11 @@ def _remotes(link: WiredLink, accounts: list[list[str]], settings: Settings) -> 
     ]
 
 
-def _tls_options(settings: Settings, indent: str) -> list[str]:
-    """The certificates of a listener (with an indent) or of a remote (without)."""
-    if not settings.tls:
-        return []
-    folder = settings.certificates or CERTIFICATES
-    files = f'cert_file: "{folder}/broker.crt", key_file: "{folder}/broker.key", ca_file: "{folder}/ca.crt"'
-    return [f"{indent}tls {{ {files}, verify: true }}" if indent else f", tls: {{ {files} }}"]
+def _remote_tls(access: LinkAccess) -> str:
+    """The certificates of a remote; none are needed if the system's are trusted."""
+    files = (("cert_file", access.certificate), ("key_file", access.key), ("ca_file", access.ca))
+    options = [f"{name}: {_quoted(file)}" for name, file in files if file is not None]
+    return f", tls: {{ {', '.join(options)} }}" if options else ""
 
 
 def _check_subjects(wiring: Wiring) -> None:

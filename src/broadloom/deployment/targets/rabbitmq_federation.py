@@ -14,6 +14,10 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from broadloom.deployment.deployment_inputs import Settings, safe_name
+from broadloom.deployment.link_access import SYSTEM_CA_FILE, link_access, uri_address
+from broadloom.deployment.targets.api_calls import Call as Call
+from broadloom.deployment.targets.api_calls import CallsAt as CallsAt
+from broadloom.deployment.targets.api_calls import as_text as as_text
 from broadloom.deployment.wiring import Hop, WiredLink, Wiring
 from broadloom.errors import InputError
 
@@ -21,9 +25,6 @@ PORT, TLS_PORT = 5672, 5671
 CERTIFICATES = "/etc/rabbitmq/certs"
 CLIENTS = "amq.topic"  # the exchange of MQTT clients
 LONGEST_KEY = 255  # bytes; limit of AMQP
-
-Call = dict[str, Any]
-CallsAt = dict[str, list[Call]]  # by broker
 
 
 def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
@@ -45,11 +46,6 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
         f"broker-{safe_name(broker)}.json": as_text(calls(wiring, broker, settings))
         for broker in wiring.brokers
     }
-
-
-def as_text(listed: list[Call]) -> str:
-    """Calls as JSON, one per line."""
-    return "[\n" + ",\n".join(json.dumps(call, sort_keys=True) for call in listed) + "\n]\n"
 
 
 def calls(wiring: Wiring, broker: str, settings: Settings) -> list[Call]:
@@ -170,14 +166,23 @@ def _upstream(link: WiredLink, other: str, settings: Settings, hops: int) -> lis
 
 
 def _uri(broker: str, settings: Settings) -> str:
-    address = settings.host_and_port(broker, TLS_PORT if settings.tls else PORT)
-    login = "${BROADLOOM_USER}:${BROADLOOM_PASSWORD}@" if settings.credentials else ""
-    if not settings.tls:
-        return f"amqp://{login}{address}"
-    folder = settings.certificates or CERTIFICATES
-    certificates = f"cacertfile={folder}/ca.crt&certfile={folder}/broker.crt&keyfile={folder}/broker.key"
-    mechanism = "" if settings.credentials else "&auth_mechanism=external"
-    return f"amqps://{login}{address}?{certificates}&verify=verify_peer{mechanism}"
+    """The URI of a broker for links; every part is encoded, so that none can change the meaning of others."""
+    access = link_access(settings, broker, CERTIFICATES)
+    address = settings.host_and_port(broker, TLS_PORT if access.tls else PORT)
+    login = ""
+    if access.user is not None:
+        login = f"{quote(access.user, safe='')}:{quote(access.password or '', safe='')}@"
+    if not access.tls:
+        return f"amqp://{login}{uri_address(address)}"
+    files = (
+        ("cacertfile", access.ca or SYSTEM_CA_FILE),
+        ("certfile", access.certificate),
+        ("keyfile", access.key),
+    )
+    options = [f"{name}={quote(file)}" for name, file in files if file is not None]
+    options.append("verify=verify_peer")
+    options += ["auth_mechanism=external"] if access.user is None and access.certificate else []
+    return f"amqps://{login}{uri_address(address)}?{'&'.join(options)}"
 
 
 def _put(kind: str, name: str, body: Mapping[str, Any]) -> Call:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
+from broadloom.checks import CONTROL_CHARACTERS
 from broadloom.errors import InputError
 from broadloom.maintenance import EVENT_KINDS, SUBSCRIBE, UNKNOWN_KIND, UNSUBSCRIBE
 from broadloom.model import Reason
@@ -76,7 +77,10 @@ def check_subscriptions(rows: DataFrame, nodes: DataFrame | None, topics: DataFr
     faults = [
         (own, Reason.OWN),
         (topic.startswith("$"), Reason.INTERNAL),
-        ((topic == "") | ((wild | topic.contains("\0")) & ~topic.rlike(filters.VALID)), Reason.BAD_FILTER),
+        (
+            (topic == "") | (wild & ~topic.rlike(filters.VALID)) | topic.rlike(CONTROL_CHARACTERS),
+            Reason.BAD_FILTER,
+        ),
     ]
     if nodes is not None:
         rows = _marked(rows, nodes, "node", "node_known")

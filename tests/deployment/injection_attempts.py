@@ -1,0 +1,109 @@
+"""Attempts to inject: hostile texts in each field of a fleet of two brokers, for each target."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+from broadloom import Fleet, InputError, Interest
+from broadloom.deployment import (
+    Deployment,
+    FleetBroker,
+    FleetLogin,
+    FleetTls,
+    WiredLink,
+    Wiring,
+    bridge_secret,
+    export,
+    fleet_settings,
+)
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST
+
+HOSTILE = (
+    *("\n", "\r", "\r\n", "\0", "\t", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029", "\u202e", "\x7f"),
+    *("\x1b[2J", "\x1b]0;owned\x07", "\x9b31m", "\nallow_anonymous true", "\nlistener 1 0.0.0.0"),
+    *("\nconnection evil", " out 0\ntopic # both 0", " both 0", "# comment", "#", " #", "//", "/*"),
+    *("${BROADLOOM_PASSWORD_b}", "$BROADLOOM_PASSWORD", "__BROADLOOM_PASSWORD_b__", "${HOME}", "$HOME", "$"),
+    *("$(id)", "`id`", ";id", "&&id", "|id", ">x", "<x", "&", "!", "*", "~", "{", "}", "{}", "[", "]", "()"),
+    *('"', "'", "\\", '\\"', '" }', '", listen: "0.0.0.0:7422', "' OR '1'='1", '" WHERE true --', "\\n"),
+    *('", "#', '"; DROP', '"}, {"method": "DELETE", "path": "/api/vhosts/%2F"', "--", ")", "include 'x'"),
+    *(
+        "?verify=verify_none",
+        "&verify=verify_none",
+        "@evil",
+        ":evil@x",
+        "/..",
+        "../../etc/passwd",
+        "%2F",
+        "%",
+    ),
+    *(
+        "%0aallow_anonymous true",
+        "evil:1#",
+        "{broker}",
+        "${topic}",
+        "${payload}",
+        "$events/x",
+        "a b",
+        " ",
+        "é",
+    ),
+)
+FIELDS = ("id", "topic", "address", "host", "user", "password", "ca", "folder", "leaf_listen")
+HARMLESS = {"address": "10.0.0.9"}  # instead of "zz"
+
+
+def exported(target, field, text, number=0):
+    """The deployment of a fleet of two brokers with a text in one field."""
+    here, there = f"a{number}", f"b{text}" if field == "id" else "b"
+    topic = f"t/{text}" if field == "topic" else "t/x"
+    address = {"address": text, "host": f"h{text}"}.get(field, f"{HOST}:1")
+    login = FleetLogin(f"u{text}" if field == "user" else "links", password_env="UNUSED")
+    tls = FleetTls(f"/pki/{text}" if field == "ca" else "/pki/ca.crt", "/pki/me.crt", "/pki/me.key")
+    listen = f"10.0.0.1{text}" if field == "leaf_listen" else "10.0.0.1:7500"
+    fleet = Fleet(
+        [
+            FleetBroker(here, "10.0.0.3", target.name, tls=None),
+            FleetBroker(
+                there,
+                address,
+                target.name,
+                tls=tls,
+                login=login,
+                leaf_listen=listen if target.name == "nats" else None,
+            ),
+        ]
+    )
+    interest = Interest.from_lists([[topic], [topic]], node_ids=[here, there])
+    chosen = fleet_settings(
+        fleet, SimpleNamespace(interest=interest), f"/certs/{text}" if field == "folder" else None
+    )
+    password = bridge_secret(f"p{text}" if field == "password" else "secret", there)
+    chosen = replace(chosen, passwords={there: password})
+    link = WiredLink(here, there, (topic,), (topic,))
+    wiring = Wiring((here, there), {here: (topic,), there: (topic,)}, {}, (link,))
+    return Deployment(wiring, chosen, export(wiring, target, chosen))
+
+
+def exported_or_refused(*arguments):
+    """The deployment, or None if it is refused by an error of one line."""
+    try:
+        return exported(*arguments)
+    except InputError as refused:
+        message = str(refused)
+    assert message.isprintable()
+    return None
+
+
+def attempts(target):
+    """All hostile texts in all fields."""
+    for field in FIELDS:
+        if field != "leaf_listen" or target.name == "nats":
+            for text in HOSTILE:
+                yield field, text
+
+
+def accepted(target):
+    """What is not refused: the field, the text, and the deployment."""
+    for number, (field, text) in enumerate(attempts(target)):
+        deployment = exported_or_refused(target, field, text, number)
+        if deployment is not None:
+            yield field, text, deployment

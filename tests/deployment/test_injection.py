@@ -1,0 +1,229 @@
+"""Injection: no name, address, topic, login or path changes the meaning of an exported file or a command.
+
+Each hostile text goes into each field of each target. It is refused, or the result has the same structure as
+with a harmless text, and contains the hostile text as a value. What is accepted is also read by the target's
+own parser, where there is one: mosquitto, `nats-server -t`, and for EMQX the fields that it documents.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from injection_attempts import FIELDS, HARMLESS, accepted, attempts, exported, exported_or_refused
+
+from broadloom import InputError, Interest
+from broadloom.deployment import (
+    TARGETS,
+    Deployment,
+    FleetBroker,
+    Wiring,
+    compare_exports,
+    export,
+    removal,
+    target_named,
+)
+from broadloom.deployment.link_access import password_reference
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
+from emqx_checks import check_calls, sql_tokens
+from fleet_lab import LabBroker
+
+# The structure of a file, and the values in it.
+
+
+def mosquitto_parts(text):
+    """The options, as mosquitto reads them: a line is an option and the rest of the line."""
+    shape, values = [], []
+    for line in re.split("\n", text):
+        if line and not line.startswith("#"):
+            option, _, value = line.partition(" ")
+            words = value.split(" ") if option == "topic" else [value]
+            shape.append((option, len(words), words[1:]))
+            values += [words[0].strip()]
+    return shape, values
+
+
+def nats_parts(text):
+    """The tokens of NATS's configuration: kinds of tokens, and the strings."""
+    shape, values = [], []
+    for token in re.finditer(r'"((?:[^"\\\n]|\\.)*)"|#[^\n]*|\$?\w+|[{}\[\]:,]|\s+|(.)', text):
+        assert token[2] is None, f"{token[2]!r} in {text}"
+        if token[1] is not None:
+            shape.append("string")
+            values.append(re.sub(r"\\(.)", r"\1", token[1]))
+        elif not token[0].isspace() and not token[0].startswith("#"):
+            shape.append("variable" if token[0].startswith("$") else token[0])
+    urls = [urlsplit(value) for value in values if "://" in value]
+    values += [unquote(part or "") for url in urls for part in (url.username, url.password)]
+    return [*shape, *(url.scheme for url in urls)], values
+
+
+def json_parts(text):
+    """The calls: methods, fields and fixed texts, and the values."""
+    values = []
+
+    def shape(value, key=""):
+        if isinstance(value, dict):
+            return {name: shape(one, name) for name, one in value.items()}
+        if isinstance(value, list):
+            return [shape(one, key) for one in value]
+        if key == "uri":
+            uri = urlsplit(value)
+            query = parse_qs(uri.query, strict_parsing=uri.scheme == "amqps")
+            values.extend([uri.hostname, unquote(uri.username or ""), unquote(uri.password or "")])
+            values.extend(query.get("cacertfile", ()))
+            assert uri.scheme == "amqp" or query["verify"] == ["verify_peer"]
+            return uri.scheme, uri.port, uri.path, uri.fragment, sorted(query)
+        if key == "sql":
+            tokens = sql_tokens(value)
+            values.extend(one[1:-1] for one in tokens if one.startswith('"'))
+            return [one for one in tokens if one[0] not in "\"'"]
+        if isinstance(value, str):
+            values.append(value)
+            return value.count("/") if key == "path" else "text"
+        return value
+
+    return shape(json.loads(text)), values
+
+
+PARTS = {"mosquitto": mosquitto_parts, "nats": nats_parts, "rabbitmq": json_parts, "emqx": json_parts}
+
+
+def parts_of(target, deployment):
+    read = [PARTS[target.name](text) for text in deployment.files.values()]
+    return [shape for shape, _ in read], [value for _, values in read for value in values]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_every_attempt_is_refused_or_is_a_value(target):
+    """More than 200 attempts per target."""
+    count = sum(1 for _ in attempts(target))
+    harmless = {
+        field: parts_of(target, exported(target, field, HARMLESS.get(field, "zz")))[0]
+        for field in FIELDS
+        if field != "leaf_listen"
+    }
+    harmless["leaf_listen"] = harmless["id"]
+    kept = 0
+    for field, text, deployment in accepted(target):
+        kept += 1
+        shape, values = parts_of(target, deployment)
+        assert shape == harmless[field], (field, text)
+        given = {"topic": f"t/{text}", "user": f"u{text}", "password": f"p{text}", "ca": f"/pki/{text}"}
+        if field in given and not (target.name == "nats" and field == "topic"):
+            wanted = given[field]
+            if target.name == "rabbitmq" and field == "topic":
+                wanted = wanted.replace("/", ".").replace("+", "*")
+            assert wanted in values, (field, text, values)
+        if field not in ("password", "user", "topic"):
+            assert password_reference(deployment.wiring.brokers[1]) not in str(values)
+    assert count > 200
+    assert 0 < kept < count
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@given(field=st.sampled_from(FIELDS[:-1]), text=st.text(max_size=12))
+@settings(max_examples=150)
+def test_any_text_is_refused_or_is_a_value(target, field, text):
+    deployment = exported_or_refused(target, field, text)
+    if deployment is None:
+        return
+    harmless = exported(target, field, HARMLESS.get(field, "zz"))
+    assert parts_of(target, deployment)[0] == parts_of(target, harmless)[0]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_the_commands_of_a_change_and_of_a_removal_are_one_line_each(target):
+    """And a shell reads the names in them as words."""
+    for field, text, deployment in accepted(target):
+        empty = Wiring(deployment.wiring.brokers, {}, {}, ())
+        nothing = Deployment(empty, deployment.settings, export(empty, target, deployment.settings))
+        record = compare_exports(deployment, nothing, target)
+        lines = [line for step in record["order"] for line in step.get("commands", ())]
+        for name, content in removal(deployment.wiring, target, deployment.settings).items():
+            lines += content.splitlines() if name.endswith(".txt") else []
+            if name.endswith(".json"):
+                assert {call["method"] for call in json.loads(content)} <= {"DELETE"}
+        for line in lines:
+            assert line.isprintable(), (field, text)
+            words = shlex.split(line, comments=True)
+            assert not words or words[:3] == ["broadloom", "deploy", "session"], (field, text)
+            known = {"--end", "--credentials", "--no-tls", "--certificates"}
+            assert known.issuperset(words[5:]) or field == "folder", (field, text)
+
+
+@pytest.mark.parametrize("name", ["b\nrm -rf /", "b\r", "b\u2028rm", "\x1b[2Jb"])
+def test_a_line_break_in_an_id_never_becomes_a_line_of_commands(name):
+    with pytest.raises(InputError, match="has a line break or another control character"):
+        Wiring(("a", name), {}, {}, ())
+    with pytest.raises(InputError, match="has a line break or another control character"):
+        Interest.from_lists([["x"], ["x"]], node_ids=["a", name])
+    with pytest.raises(InputError, match="give a text without line breaks"):
+        FleetBroker(name, "10.0.0.1")
+
+
+# The targets' own parsers.
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_mosquitto_reads_all_accepted_files_as_meant(tmp_path):
+    """A broker with all of them starts, knows just the topics of links, and refuses anonymous clients."""
+    target = target_named("mosquitto")
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    topics = set()
+    for number, (_, _, deployment) in enumerate(accepted(target)):
+        for name, content in deployment.files.items():
+            if "\nconnection" in content:
+                (folder / f"{number}-{name}"[:200]).with_suffix(".conf").write_text(content)
+                topics.add(deployment.wiring.links[0].out[0])
+    assert len(topics) > 20
+    (port,) = free_ports(1)
+    broker = LabBroker("one", tmp_path, port, f"allow_anonymous false\ninclude_dir {folder}")
+    try:
+        broker.wait_for("running")
+        for topic in topics:
+            broker.wait_for("doing local SUBSCRIBE on topic ", f"topic {topic}")
+        told = re.findall(r"doing local SUBSCRIBE on topic (.*)", "\n".join(broker.lines()))
+        assert set(told) == topics
+        done = subprocess.run(
+            ["mosquitto_pub", "-h", HOST, "-p", str(port), "-t", "x", "-m", "x"],
+            capture_output=True,
+            text=True,
+        )
+        assert "not authorised" in done.stderr.lower()
+    finally:
+        broker.stop()
+
+
+@pytest.mark.needs("nats-server")
+def test_nats_server_reads_all_accepted_files(tmp_path):
+    """It checks each file that differs from the others in more than comments."""
+    target = target_named("nats")
+    seen = set()
+    for _, _, deployment in accepted(target):
+        for content in deployment.files.values():
+            plain = re.sub("#.*", "", content)
+            if plain not in seen:
+                seen.add(plain)
+                (tmp_path / f"{len(seen)}.conf").write_text(content)
+    assert len(seen) > 50
+    for number in range(1, len(seen) + 1):
+        command = ["nats-server", "-t", "-c", str(tmp_path / f"{number}.conf")]
+        done = subprocess.run(command, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+        # The certificates do not exist: then the error names their path, which has been read as meant.
+        is_read = done.returncode == 0 or "no such file or directory" in done.stderr
+        assert is_read, ((tmp_path / f"{number}.conf").read_text(), done.stderr)
+
+
+def test_emqx_knows_every_field_of_all_accepted_calls():
+    target = target_named("emqx")
+    for _, _, deployment in accepted(target):
+        for content in deployment.files.values():
+            check_calls(json.loads(content))
