@@ -17,11 +17,11 @@ from broadloom.agents.links.agent_service import AgentOptions, agent_folder, ser
 from broadloom.agents.links.controller_service import (
     ControllerOptions,
     ControllerService,
-    in_process,
     take_down_fleet,
 )
 from broadloom.agents.links.fleet_planner import FleetPlanner
 from broadloom.agents.links.live_status import is_healthy
+from broadloom.agents.links.relink_search import in_process
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.errors import InputError
 from fleet_lab import fleet_lab, wait_until

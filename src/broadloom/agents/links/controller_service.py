@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -35,20 +34,19 @@ from broadloom.agents.links.controller_api import (
 from broadloom.agents.links.controller_moves import ControllerMoves
 from broadloom.agents.links.embedded_agents import EmbeddedAgents
 from broadloom.agents.links.fleet_controller import FleetController
-from broadloom.agents.links.fleet_planner import FleetPlanner, relink
+from broadloom.agents.links.fleet_planner import FleetPlanner
 from broadloom.agents.links.group_trees import check_trees
 from broadloom.agents.links.live_status import fleet_status
 from broadloom.agents.links.planned_trees import Filters, Hops
+from broadloom.agents.links.relink_search import in_process, relink
 from broadloom.agents.links.route_orders import AgentReport, Epoch
 from broadloom.agents.links.stamps import FleetKey
 from broadloom.agents.monitoring import RateLimitedLog
-from broadloom.errors import BroadloomError, InputError, InternalError
+from broadloom.errors import BroadloomError, InputError
 from broadloom.mqtt.client_session import watched_task
 from broadloom.storage import RecordJournal, lock_folder
 
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-
     from broadloom.agents.moves.move_service import AgentConfig
     from broadloom.deployment import Fleet
     from broadloom.plans import Plan
@@ -61,7 +59,6 @@ DOWN_POLL_SECONDS = 0.05
 DRAIN_SHARE = 0.7  # of the patience, for messages that are under way; the remainder is for ending sessions
 ROUND_TRIP_CHANGE = 0.2  # a smaller share of change does not matter to the plan
 CONNECTIONS_PER_AGENT = 4
-LOW_PRIORITY = 10  # of the search for a better plan
 JOURNAL = "controller.journal"
 
 
@@ -475,47 +472,6 @@ class ControllerService:
                     WatchedAgent, self._options.fleet, broker, folder, self._key, addresses[broker]
                 )
                 self._tasks.append(watched_task(self._embedded.keep(broker, make)))
-
-
-async def in_process(work: Callable[[Any], Any], value: Any) -> Any:
-    """What a function of a module returns for a value, computed in a process of its own with a low priority.
-
-    The process ends with the task that waits for it.
-
-    Raises:
-        BroadloomError: as the function.
-        InternalError: the process has ended without a result.
-    """
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_compute, args=(sender, work, value), daemon=True)
-    process.start()
-    sender.close()
-    receiving = asyncio.ensure_future(asyncio.to_thread(receiver.recv))
-    try:
-        result = await asyncio.shield(receiving)
-    except EOFError as error:
-        raise InternalError("the process that looks for a better plan has ended early") from error
-    finally:
-        process.kill()
-        # Its death ends `recv`; the file must stay open until then, or another one could get its number.
-        await asyncio.gather(receiving, return_exceptions=True)
-        process.join()
-        process.close()
-        receiver.close()
-    if isinstance(result, BroadloomError):
-        raise result
-    return result
-
-
-def _compute(sender: Connection, work: Callable[[Any], Any], value: Any) -> None:
-    if hasattr(os, "nice"):
-        os.nice(LOW_PRIORITY)
-    try:
-        result = work(value)
-    except BroadloomError as error:
-        result = error
-    sender.send(result)
 
 
 async def serve_controller(

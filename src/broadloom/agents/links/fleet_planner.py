@@ -14,15 +14,15 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
 from broadloom.agents.links.planned_trees import NEVER_CARRIED, Filters, FittedTrees, Hops, target_trees
+from broadloom.agents.links.relink_search import RelinkQuestion, relink
 from broadloom.deployment import addresses_of
 from broadloom.discovery.broker_findings import carried_parts
 from broadloom.errors import InputError, StorageError, error_from_os
-from broadloom.linking import link
 from broadloom.maintenance import (
     AppliedEvent,
     Change,
@@ -617,31 +617,6 @@ class FleetPlanner:
             "proposal": proposal and {key: value for key, value in proposal.items() if key != "edges"},
             "overlay": {"links": self._live.edge_count, "max_degree": degree, "problem": problem},
         }
-
-
-class RelinkQuestion(NamedTuple):
-    """What a search for a better plan needs; it can be pickled.
-
-    Attributes:
-        plan: the present overlay.
-        max_degree: the most links that a broker can have; None: no limit.
-        seed: the seed.
-    """
-
-    plan: Plan
-    max_degree: int | None
-    seed: int
-
-
-def relink(question: RelinkQuestion) -> Plan:
-    """A fresh plan for what is wanted now, which is never heavier than the present one; this can be slow.
-
-    Raises:
-        InputError: there is no plan within the limit on degrees.
-    """
-    present = question.plan
-    options: dict[str, Any] = {} if question.max_degree is None else {"max_degree": question.max_degree}
-    return link(present.interest, present.weights, seed=question.seed, previous=present, **options)
 
 
 class EventOverlay:
