@@ -100,6 +100,7 @@ def world(seed, size, bridges, known, delays=(0, 0.001, 0.02), holds=None, count
             agents.append(agent)
             if known and any(name in (names[one], names[other]) for one, other, *_ in bridges):
                 agent.set_foreign_bridges({"hand"})
+                agent.guard._sure_until = float("inf")  # copies have come before
         while any(agent.report().version < 1 or agent.report().opened < 1 for agent in agents):
             await asyncio.sleep(0.1)
         # Agents learn which brokers get copies.
@@ -197,6 +198,7 @@ class Bench:
     def __init__(self):
         self.clock, self.timers, self.delivered, self.changes = 0.0, [], [], []
         self.guard = RingGuard("a", lambda: self.clock, changed=lambda: self.changes.append(1))
+        self.guard._sure_until = float("inf")  # copies have come before
         self.queue = EchoQueue(
             ("a", "b"),
             self.guard,
@@ -384,6 +386,22 @@ def test_a_client_that_repeats_a_message_is_heard_again_but_a_ring_is_not(second
     assert copies[0]
     assert all(copies) == is_fast
     assert not bench.guard.is_copy(8, hop, is_stamped=False)
+
+
+def test_a_bridge_to_elsewhere_drops_no_message_that_a_client_repeats():
+    """Three contents that come with and without a stamp prove copies; one that many clients send does not."""
+    bench, hop = Bench(), ("a", "b")
+    bench.guard._sure_until = 0.0
+    bench.guard.set_bridges({"cloud"})
+    for content in (7, 7, 7, 7, 8, 9):
+        bench.guard.saw_leave(content, hop)
+        assert not bench.guard.is_copy(content, hop, is_stamped=False)
+    for content in (7, 7, 7, 8):
+        bench.guard.saw_stamped(content)
+        assert not bench.guard.is_copy(content, hop, is_stamped=False)
+    bench.guard.saw_stamped(9)
+    assert bench.guard.is_copy(9, hop, is_stamped=False)
+    assert bench.guard.is_copy(7, hop, is_stamped=False)
 
 
 @given(st.sets(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=60))

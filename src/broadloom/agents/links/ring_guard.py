@@ -31,7 +31,11 @@ gets one of them. (Old retained messages go to new brokers only, so they do not 
 Bridges made by hand that form a ring among themselves bring each message for ever. While more than 20 equal
 messages arrive per second, the times of rules 2 and 3 begin again.
 
-The price, while the guard is active: messages of local clients are later by the wait, and equal messages of
+Many operators have bridges to places outside of the fleet, which bring no copies. So a known bridge alone
+drops and delays nothing: messages are compared only. The rules hold for ten minutes once three different
+contents have come both with and without a stamp within a minute, or once a stamp proves it.
+
+The price, while the rules hold: messages of local clients are later by the wait, and equal messages of
 clients within these seconds are taken for copies. The first copies that a broker gets, and copies that are
 later than the wait, arrive twice; after a late one the broker waits longer. A bridge that changes the topic
 makes another message, which nobody can recognise.
@@ -52,6 +56,7 @@ CIRCULATING_RATE = 20.0  # equal messages per second that no client publishes
 RING_SECONDS = 600.0  # for which the guard stays active, and messages wait, after the last copy
 FIRST_HOLD, LONGEST_HOLD, HOLD_STEP = 1.0, 2.5, 0.5
 LATE_SECONDS = 10.0  # in which late messages count once
+MOST_SUSPECTS, SUSPECT_SECONDS = 3, 60.0  # different contents that came twice, and the time to count them
 MOST_REMEMBERED = 100_000  # messages
 MOST_HELD_BYTES = 4 << 20  # of one hop
 
@@ -103,6 +108,9 @@ class RingGuard:
         self._bridges: frozenset[str] = frozenset()
         self._ring_until: float | None = None
         self._copies_until = 0.0
+        self._sure_until = 0.0
+        self._suspects: set[int] = set()  # contents that came with and without a stamp
+        self._suspected_at = 0.0
         self._sources: set[str] = set()  # brokers whose messages have turned up here
         self._recent: dict[int | tuple[int, Hop], _Recent] = {}
         self._longer = 0.0
@@ -116,7 +124,7 @@ class RingGuard:
 
     def found_ring(self, stamp: Stamp) -> None:
         """A message has arrived whose stamp says that it was sent to another broker."""
-        self._ring_until = self._copies_until = self.now() + RING_SECONDS
+        self._ring_until = self._copies_until = self._sure_until = self.now() + RING_SECONDS
         if not self.is_active:
             self.check()
         if stamp.at in self._sources:
@@ -177,7 +185,22 @@ class RingGuard:
 
     def is_copy(self, digest: int, hop: Hop, is_stamped: bool) -> bool:
         """Whether an equal message makes this one superfluous on a hop."""
-        return self._is_recent((digest, hop)) or (not is_stamped and self._is_recent(digest))
+        has_left = self._is_recent((digest, hop))
+        has_come = not is_stamped and self._is_recent(digest)
+        if has_come or (has_left and is_stamped):
+            self._suspect(digest)
+        return (has_left or has_come) and self.now() < self._sure_until
+
+    def _suspect(self, digest: int) -> None:
+        """Two equal messages, one with a stamp and one without: clients repeat some, a bridge repeats all."""
+        now = self.now()
+        if now >= self._suspected_at + SUSPECT_SECONDS:
+            self._suspected_at = now
+            self._suspects.clear()
+        self._suspects.add(digest)
+        if len(self._suspects) >= MOST_SUSPECTS:
+            self._suspects.clear()
+            self._sure_until = now + RING_SECONDS
 
     def found_copy(self, digest: int, hop: Hop) -> None:
         """A message without a stamp was dropped at a hop.
