@@ -107,6 +107,7 @@ class FleetPlanner:
     _targets: dict[Filters, Hops]
     _proposal: dict[str, Any] | None
     _status: dict[str, Any]
+    _number = 0  # of the status, which rises with each change
 
     def __init__(
         self, fleet: Fleet, state: Path | RecordJournal | None, plan: Plan | None = None, seed: int = 0
@@ -254,6 +255,10 @@ class FleetPlanner:
     def carried_parts(self, text: str) -> tuple[str, ...]:
         """The filters that links carry for a filter of a client; can be called from another thread."""
         return self._carried(text)[0]
+
+    def plan(self) -> Plan:
+        """The present overlay, with what links carry for each broker."""
+        return self._plan()
 
     def not_carried(self) -> list[dict[str, str]]:
         """What clients want that links do not carry: broker, filter and reason."""
@@ -610,7 +615,9 @@ class FleetPlanner:
             else None
         )
         proposal = self._proposal
+        self._number += 1
         self._status = {
+            "plan_number": self._number,
             "not_carried": rows[:SHOWN_ROWS],
             "not_carried_count": len(rows),
             "quarantined": list(self._quarantine),
