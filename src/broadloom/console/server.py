@@ -82,6 +82,7 @@ class ConsoleServer:
         self._relinking: Relinking | None = None
         self._measuring = MeasuringProcess()
         self._measures: list[tuple[Plan, PathMeasures]] = []  # the newest last
+        self._base = 0  # rises when the session begins again
         self._saved: Plan | None = None  # the plan of a fleet that is in the folder of the source
         self._record_lock = asyncio.Lock()
         self._last_record: tuple[dict[str, Plan], bytes] = ({}, b"")
@@ -229,7 +230,8 @@ class ConsoleServer:
         """The running fleet as JSON, if there is one."""
         if self.fleet is None:
             return None
-        return self.fleet.record(after) | {"isBase": self.fleet.plan is self.session.first_plan}
+        base = {"base": self._base, "isBase": self.fleet.plan is self.session.first_plan}
+        return self.fleet.record(after) | base
 
     def _follow_fleet(self) -> None:
         """Begin again with the plan of the fleet, unless operations were done."""
@@ -250,6 +252,7 @@ class ConsoleServer:
         session = WhatIfSession(self.fleet.plan, self.session.seed)
         session.prepare()
         self.session = session
+        self._base += 1
 
     async def _save_source(self) -> None:
         """Write the plan of a running fleet that operations began with: scripts start from it."""

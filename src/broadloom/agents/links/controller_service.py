@@ -262,9 +262,8 @@ class ControllerService:
     def status(self) -> dict[str, Any]:
         """The status of the fleet, as JSON values."""
         self._note_problems()
-        return fleet_status(
-            self.controller.status(), self._options.fleet.brokers, self.planner.status(), self._problems
-        )
+        planner = self.planner.status() | {"plan_number": self.planner.number}
+        return fleet_status(self.controller.status(), self._options.fleet.brokers, planner, self._problems)
 
     def _note_problems(self) -> None:
         """Note the present problems of planner, events and moves, and when each began."""

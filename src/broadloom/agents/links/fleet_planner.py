@@ -66,6 +66,9 @@ class FleetPlanner:
             agent has observed yet.
         seed: the seed of `maintain` and of proposals.
 
+    Attributes:
+        number: rises with each change of the plan, and sometimes without one; a restart begins at 0.
+
     Raises:
         InputError: the journal is damaged, or the plan has a broker without an address.
         StorageError: the journal cannot be read or written.
@@ -107,11 +110,11 @@ class FleetPlanner:
     _targets: dict[Filters, Hops]
     _proposal: dict[str, Any] | None
     _status: dict[str, Any]
-    _number = 0  # of the status, which rises with each change
 
     def __init__(
         self, fleet: Fleet, state: Path | RecordJournal | None, plan: Plan | None = None, seed: int = 0
     ) -> None:
+        self.number = 0
         self._fleet = fleet
         self._seed = seed
         self._journal = (
@@ -615,9 +618,8 @@ class FleetPlanner:
             else None
         )
         proposal = self._proposal
-        self._number += 1
+        self.number += 1
         self._status = {
-            "plan_number": self._number,
             "not_carried": rows[:SHOWN_ROWS],
             "not_carried_count": len(rows),
             "quarantined": list(self._quarantine),
