@@ -55,6 +55,8 @@ const OPERATIONS = [
     "pin ", "unpin ", "forbid ", "allow ", "limit ", "subscribe ", "unsubscribe ",
 ]; // prettier-ignore
 
+const CHANGES = ["do", "undo", "switch", "use"]; // requests after which the plan is another one
+
 /** The words of a text, with quotes as in a shell. */
 export function shellWords(text: string): string[] {
     return [...text.matchAll(/"([^"]*)"|'([^']*)'|(\S+)/g)].map((one) => one[1] ?? one[2] ?? one[3]!);
@@ -78,6 +80,11 @@ export class ConsoleView {
     private readonly commands = el("div", {});
     private timer = 0;
     private asked = 0;
+    private inFlight = 0;
+    private turn: Promise<unknown> = Promise.resolve();
+    /** Whether the page shows the record of an earlier plan. */
+    private outdated = false;
+    private loading = new AbortController();
 
     constructor(
         record: { token: string; state: SessionState },
@@ -191,40 +198,62 @@ export class ConsoleView {
         });
     }
 
-    /** Ask the server for something; true if it was done. */
-    private async perform(name: string, body: object = {}): Promise<boolean> {
-        const graph = this.page.graph();
+    /** Ask the server for something, after all that was asked before; true if it was done. */
+    private perform(name: string, body: object = {}): Promise<boolean> {
+        this.inFlight++;
+        this.loading.abort(); // a record of the plan before would only hold up this request
+        this.loading = new AbortController();
+        const { signal } = this.loading;
         const asked = ++this.asked;
+        const turn = this.turn.then(() => this.performNow(name, body));
+        this.turn = turn.catch(() => false).finally(() => this.inFlight--);
+        void turn.then((done) => (done && asked === this.asked ? this.load(asked, signal) : undefined));
+        return turn;
+    }
+
+    private async performNow(name: string, body: object): Promise<boolean> {
+        const graph = this.page.graph();
         const answer = await this.call("POST", `/api/${name}`, body);
         if (answer === null) return false;
-        const before = this.state;
         this.state = answer as SessionState;
         this.commands.replaceChildren(); // they were those of the plan before
         this.show();
-        if (name === "relink" || name === "cancel" || name === "restart") return true;
+        if (!CHANGES.includes(name)) return true;
         const { effect } = this.state;
         const shown = (name === "do" || name === "use") && effect !== null && graph !== null;
         const choice: Choice = shown ? { kind: "effect", effect, before: graph } : { kind: "nothing" };
         this.page.store().choose(choice, { focus: false });
-        if (before.steps !== this.state.steps || name === "switch") {
-            const record = (await this.call("GET", "/api/record")) as Report | null;
-            if (record && asked === this.asked) this.page.mount(record, this.page.store().state.choice);
-        }
+        this.outdated = true;
         return true;
     }
 
-    private async call(method: string, path: string, body?: object): Promise<unknown> {
-        this.failedText.textContent = "";
+    /** Load the record of the present plan, and show it. */
+    private async load(asked: number, signal: AbortSignal): Promise<void> {
+        if (!this.outdated) return;
+        const record = (await this.call("GET", "/api/record", undefined, signal)) as Report | null;
+        if (record === null || asked !== this.asked) return;
+        this.outdated = false;
+        this.page.mount(record, this.page.store().state.choice);
+    }
+
+    private async call(
+        method: string,
+        path: string,
+        body?: object,
+        signal: AbortSignal | null = null,
+    ): Promise<unknown> {
+        if (body) this.failedText.textContent = "";
         try {
             const headers = { Authorization: `Bearer ${this.token}`, "Content-Type": "application/json" };
-            const options = body ? { method, headers, body: JSON.stringify(body) } : { method, headers };
+            const options = { method, headers, signal, body: body ? JSON.stringify(body) : null };
             const response = await fetch(path, options);
             if (path === "/api/script" || path === "/api/apply") return await response.text();
             const answer = (await response.json()) as { error?: string };
             if (response.ok) return answer;
             this.failedText.textContent = answer.error ?? "The server refused it.";
         } catch {
-            this.failedText.textContent = "The server does not answer: broadloom serve has ended.";
+            if (!signal?.aborted)
+                this.failedText.textContent = "The server does not answer: broadloom serve has ended.";
         }
         return null;
     }
@@ -242,8 +271,10 @@ export class ConsoleView {
         )
             return;
         this.timer = window.setTimeout(() => {
+            if (this.inFlight) return this.poll(); // its answer has the state
+            const { asked } = this;
             void this.call("GET", "/api/state").then((answer) => {
-                if (answer === null) return;
+                if (answer === null || asked !== this.asked) return;
                 this.state = answer as SessionState;
                 this.show();
             });

@@ -81,12 +81,11 @@ function mount(report: Report, state: State | null): void {
     watchAddress(store, first, all.length, signal);
     const main = document.getElementById("report")!;
     const lasting = [fleetView?.element, consoleView?.element].filter((one) => one !== undefined);
-    const focused = lasting.some((one) => one.contains(document.activeElement))
-        ? document.activeElement
-        : null;
+    const { activeElement: focused } = document;
+    const within = (selector: string): string | null => (focused?.closest(selector) ? selector : null);
+    const place = within("#panel") ?? within(".map canvas") ?? within("#tables");
     for (const child of [...main.children]) if (!lasting.includes(child as HTMLElement)) child.remove();
     for (const one of lasting) if (!one.isConnected) main.append(one);
-    if (focused instanceof HTMLElement) focused.focus();
     const summary = document.getElementById("summary")!;
     if (consoleView) summary.replaceChildren(...report.plans.map((plan) => el("p", {}, plan.summary)));
     for (const kind of ["overlay", "content", "market"]) {
@@ -120,6 +119,17 @@ function mount(report: Report, state: State | null): void {
         },
         { signal },
     );
+    keepFocus(focused, place);
+}
+
+/** After the page was replaced: put the focus where it was, or on what took the place of it. */
+function keepFocus(focused: Element | null, place: string | null): void {
+    if (!(focused instanceof HTMLElement) || focused === document.body) return;
+    if (focused.isConnected) return focused.focus({ preventScroll: true });
+    const same = focused.id ? document.getElementById(focused.id) : null;
+    const heading = place === "#panel" ? document.querySelector<HTMLElement>("#panel h3") : null;
+    const other = place ? document.querySelector<HTMLElement>(`${place} button, ${place}[tabindex]`) : null;
+    (same ?? heading ?? other)?.focus({ preventScroll: true });
 }
 
 const themeLabel = (): string => (isDark() ? "Light" : "Dark");
@@ -418,7 +428,7 @@ function legend(store: Store, note: HTMLElement): HTMLElement {
     const words: Record<string, () => (Node | string)[]> = {
         nothing: () => [
             ...(store.state.fleet?.known
-                ? [key("good", false), "hops up", key("bad", true), "hops down"]
+                ? [key("good", false), "hops up", key("bad", true), el("span", {}, "hops down")]
                 : []),
             `Thicker links have a higher ${store.state.linksBy === "load" ? "load: they carry more topics" : "weight"}; larger brokers have more links.`,
         ],

@@ -10,15 +10,9 @@ from broadloom import InputError
 from broadloom.cli import main
 from broadloom.console import WhatIfSession, operation_of
 from broadloom.console.what_if import relinked_plan
-from what_if_plans import plan_of
+from what_if_plans import contents, plan_of, random_operation
 
 KINDS = ("uniform", "sites", "regions", "euclidean", "dense")
-
-
-def contents(plan, folder):
-    """The bytes of all files of a saved plan."""
-    plan.save(folder)
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -35,34 +29,6 @@ def test_a_failure_is_repaired_as_maintain_does(kind):
             tuple(sorted(names[u] for u in pair)) for pair in change.removed.tolist()
         }
         session.undo()
-
-
-def random_operation(session, rng):
-    """An operation with random arguments, which can be refused."""
-    names = session.names
-    sites = sorted(set(session.first_plan.nodes.column("site").to_pylist()))
-    links = [[session.plan.interest.node_ids[b] for b in edge] for edge in session.plan.edges.tolist()]
-    topics = session.first_plan.interest.topic_ids
-    pair = rng.sample(names, 2)
-    return rng.choice(
-        [
-            ["fail", "broker", rng.choice(names)],
-            ["fail", "site", rng.choice(sites)],
-            ["fail", "link", *rng.choice(links or [pair])],
-            ["restore", "broker", rng.choice(list(session.situation.failed) or names)],
-            ["restore", "site", rng.choice(sites)],
-            ["restore", "link", *rng.choice(sorted(session.situation.cut) or [pair])],
-            ["move", rng.choice(names), rng.choice(sites)],
-            ["weigh", rng.choice(sites), rng.choice(["0.5", "2"])],
-            ["pin", *pair],
-            ["unpin", *rng.choice(sorted(session.situation.pinned) or [pair])],
-            ["forbid", *pair],
-            ["allow", *rng.choice(sorted(session.situation.forbidden) or [pair])],
-            ["limit", str(rng.randrange(12))],
-            ["subscribe", rng.choice(names), rng.choice([*topics, "new/topic", "topic/#"])],
-            ["unsubscribe", rng.choice(names), rng.choice(topics)],
-        ]
-    )
 
 
 @pytest.mark.parametrize("kind", ["regions", "dense"])
