@@ -4,12 +4,14 @@ import random
 import shlex
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import broadloom as bl
 from broadloom import InputError
 from broadloom.cli import main
 from broadloom.console import WhatIfSession, operation_of
-from broadloom.console.what_if import relinked_plan
+from broadloom.console.what_if import changed_links, relinked_plan
 from what_if_plans import contents, plan_of, random_operation
 
 KINDS = ("uniform", "sites", "regions", "euclidean", "dense")
@@ -176,3 +178,53 @@ def test_a_broken_plan_is_refused():
     broken = bl.Plan(interest, bl.Weights.uniform(2), bl.Overlay.from_edges(2, []), "by hand")
     with pytest.raises(InputError, match="leaves a topic disconnected"):
         WhatIfSession(broken)
+
+
+def test_repairs_keep_a_limit_on_links_where_they_can():
+    """No broker gets above it, although the repair of maintain alone would put some there."""
+    plan = plan_of("sites", nodes=40, topics=12)
+    limit = int(plan.overlay.degrees().max()) - 1
+    free, bound = WhatIfSession(plan), WhatIfSession(plan)
+    above = set(bound.do(f"limit {limit}").above_limit)
+    assert above
+    others = 0
+    for name in plan.interest.node_ids:
+        alone = free.do(["fail", "broker", name])
+        effect = bound.do(["fail", "broker", name])
+        assert bound.plan.is_topic_connected()
+        assert effect.newly_above == ()
+        assert set(effect.above_limit) <= above
+        others += alone.added != effect.added
+        free.undo()
+        bound.undo()
+    assert others > 0
+
+
+def test_a_limit_that_cannot_be_kept_is_said():
+    """Three brokers of one topic need a broker with two links, or two links of a broker that joins."""
+    interest = bl.Interest.from_lists([["a"], ["a"], ["a"]], node_ids=["rome", "oslo", "bonn"])
+    session = WhatIfSession(bl.link(interest, algorithm="gm"))
+    session.do("fail broker oslo")
+    session.do("limit 1")
+    effect = session.do("restore broker oslo")
+    assert session.plan.is_topic_connected()
+    assert len(effect.newly_above) == 1
+    assert effect.record()["newlyAbove"] == list(effect.newly_above) == list(effect.above_limit)
+
+
+@given(st.data())
+def test_changed_links_are_the_differences_by_name(data):
+    """Brokers of the two plans can differ, and have other numbers."""
+    plans = []
+    for _ in range(2):
+        names = data.draw(st.lists(st.sampled_from("abcdef"), unique=True, min_size=1))
+        pairs = [(u, v) for u in range(len(names)) for v in range(u + 1, len(names))]
+        edges = data.draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+        interest = bl.Interest.from_lists([["t"]] * len(names), node_ids=names)
+        overlay = bl.Overlay.from_edges(len(names), edges)
+        plans.append(bl.Plan(interest, bl.Weights.uniform(len(names)), overlay, "by hand"))
+    before, after = (
+        {tuple(sorted(plan.interest.node_ids[b] for b in edge)) for edge in plan.edges.tolist()}
+        for plan in plans
+    )
+    assert changed_links(*plans) == (tuple(sorted(after - before)), tuple(sorted(before - after)))

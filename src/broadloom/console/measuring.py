@@ -82,6 +82,9 @@ class MeasuringProcess:
     def close(self) -> None:
         """End the process; calls that wait for it fail."""
         self._over = True
+        self._end()
+
+    def _end(self) -> None:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -99,8 +102,7 @@ class MeasuringProcess:
                     _send(self._process.stdin, request)
                     answer = _received(self._process.stdout)
                 except (OSError, ValueError, EOFError):
-                    self._process.kill()
-                    self._process.wait()
+                    self._end()
                     if not self._over:
                         self._process = self._started()
                     continue
