@@ -77,7 +77,10 @@ function ofFleet(graph: Graph, fleet: FleetRecord): Parts {
             { pairs: up, colour: "good", width: 1.4 },
             { pairs: down, colour: "bad", width: 2, dash: [5, 4] },
         ],
-        dots: [{ brokers: gone, colour: "bad", labels: gone.length < 6, crossed: true }],
+        dots: [
+            { brokers: [...new Set([...up, ...down].flat())], colour: "good" },
+            { brokers: gone, colour: "bad", labels: gone.length < 6, crossed: true },
+        ],
     };
 }
 

@@ -94,6 +94,7 @@ function mount(report: Report, state: State | null): void {
     }
     if (all.length > 1) main.append(changes(all, store));
     if (all.length) main.append(overlayView(all, store, report));
+    if (fleetView && consoleView) main.append(consoleView.element); // the map is next to what it shows
     for (const plan of report.plans) {
         if (plan.kind === "overlay") continue;
         if (report.plans.length > 1) main.append(el("h2", { class: "plan" }, plan.name));

@@ -121,7 +121,9 @@ def served(fleet):
     """A console of a running fleet."""
     fleet.refresh()
     source = str(fleet.path.with_name("fleet-live-plan"))
-    console = ConsoleServer(WhatIfSession(fleet.plan), source, "Fleet", "ms", fleet=fleet)
+    console = ConsoleServer(
+        WhatIfSession(fleet.plan), source, "Broadloom: the running fleet", "ms", fleet=fleet
+    )
     thread = threading.Thread(target=console.run, daemon=True)
     thread.start()
     yield console

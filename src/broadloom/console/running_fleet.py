@@ -188,9 +188,7 @@ def _status_record(status: Mapping[str, Any]) -> dict[str, Any]:
         "notCarriedCount": status.get("not_carried_count", len(status["not_carried"])),
         "quarantined": _lines(reversed(status["quarantined"])),
         "underWay": _lines(
-            {"state": name} | {key: value for key, value in one.items() if key != "seconds"}
-            for name in ("opening", "waiting", "draining")
-            for one in status[name]
+            _under_way(name, one) for name in ("opening", "waiting", "draining") for one in status[name]
         ),
         "changes": _lines(map(_change, reversed(status["changes"]))),
         "proposal": status["proposal"] and _line(status["proposal"]),
@@ -213,6 +211,14 @@ def _hop_error(start: str, end: str, hop: Mapping[str, Any]) -> str:
     """Why a hop is down."""
     side = start if not hop["near_up"] else end
     return f"not connected at {side} {hop['error']}".rstrip()[:LONGEST]
+
+
+def _under_way(name: str, one: Mapping[str, Any]) -> str:
+    """A change that is not complete, as a sentence."""
+    what = ", ".join(one["filters"]) if "filters" in one else f"version {one['version']}"
+    waits = one["waits_for"]
+    others = ", ".join(map(str, waits if isinstance(waits, list) else [waits])) if waits else ""
+    return "; ".join(filter(None, [f"{name}: {what}", others and f"waits for {others}", one.get("reason")]))
 
 
 def _change(entry: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ import shlex
 import socket
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,7 @@ class ConsoleServer:
 
     def run(self) -> None:
         """Serve until the process is interrupted."""
+        self._changes.submit(self._warm_up)
         gc.freeze()  # what is loaded stays; a collection of all of it would hold up an operation by 200 ms
         if self.fleet is not None:
             self.fleet.start(self._follow_fleet)
@@ -162,8 +164,9 @@ class ConsoleServer:
         return None
 
     async def _page(self) -> HTMLResponse:
+        fleet = self._fleet_record()  # before the record: if the plan changes meanwhile, the page sees it
         record = await self._present_record()
-        settings = {"token": self.token, "state": self.state(), "fleet": self._fleet_record()}
+        settings = {"token": self.token, "state": self.state(), "fleet": fleet}
         page = await self._in_thread(lambda: html_of(json.loads(record), console=settings))
         return HTMLResponse(page)
 
@@ -307,6 +310,13 @@ class ConsoleServer:
     def _remember_paths(self, plan: Plan, found: PathMeasures) -> None:
         others = [one for one in self._measures if one[0] is not plan]
         self._measures = [*others, (plan, found)][-MOST_MEASURED:]
+
+    def _warm_up(self) -> None:
+        """Load the kernels of repairs with a session of its own, so that the first one is quick."""
+        session = WhatIfSession(self.session.first_plan, self.session.seed)
+        with suppress(BroadloomError):
+            for name in session.names[:1]:
+                session.do(["fail", "broker", name])
 
     def _prepare(self) -> None:
         """Prepare the next repair."""
