@@ -8,8 +8,8 @@ dragged; a screen of 60 Hz has one every 16.7 ms. A picture is the script's time
 without the browser's time to fill the pixels. A choice is the CPU time of the page's main thread
 from another address to the second frame.
 The console is timed from Enter to the frame with the repair on the map, each time for another broker, half a
-second after the undo of the one before; the request is the part of the server, and the CPU time that of the
-repair alone.
+second after the undo of the one before; the request is the part of the server. The CPU time is that of the
+server and of the page's main thread together, and then that of the repair alone.
 """
 
 import os
@@ -66,16 +66,17 @@ def choice_cpu(page: Any, address: str) -> float:
     """CPU milliseconds of the page's main thread from another choice to the second frame after it."""
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
-
-    def busy() -> float:
-        found = session.send("Performance.getMetrics")["metrics"]
-        return next(1000 * one["value"] for one in found if one["name"] == "TaskDuration")
-
-    before = busy()
+    before = main_thread_cpu(session)
     page.evaluate(CHOICE, address)
-    spent = busy() - before
+    spent = main_thread_cpu(session) - before
     session.detach()
     return spent
+
+
+def main_thread_cpu(session: Any) -> float:
+    """CPU milliseconds of a page's main thread so far."""
+    found = session.send("Performance.getMetrics")["metrics"]
+    return next(1000 * one["value"] for one in found if one["name"] == "TaskDuration")
 
 
 def in_browser(html: str) -> dict[str, float]:
@@ -155,14 +156,18 @@ def console(quick: bool) -> Section:
         server = ConsoleServer(session, "plan", "What if")
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
-        times, requests = [], []
+        times, requests, spent = [], [], []
         with sync_playwright() as playwright:
             browser = launch(playwright)
             page = browser.new_page(viewport={"width": 1440, "height": 900})
             page.goto(server.address)
             page.wait_for_selector("html[data-ready]")
+            cpu = page.context.new_cdp_session(page)
+            cpu.send("Performance.enable", {"timeDomain": "threadTicks"})
             for broker in range(6 if quick else 41):
+                start = main_thread_cpu(cpu) + 1000 * time.process_time()
                 times.append(page.evaluate(OPERATION, f"fail broker {broker}"))
+                spent.append(main_thread_cpu(cpu) + 1000 * time.process_time() - start)
                 requests.append(page.evaluate(LAST_REQUEST))
                 with page.expect_response("**/api/undo"):
                     page.click("#undo")
@@ -171,7 +176,8 @@ def console(quick: bool) -> Section:
         server.server.should_exit = True
         thread.join()
         row: dict[str, Any] = {"brokers": nodes, "failures": len(times) - 1}
-        for name, values in (("", times), ("request ", requests), ("repair CPU ", repairs)):
+        measured = (("", times), ("request ", requests), ("CPU ", spent), ("repair CPU ", repairs))
+        for name, values in measured:
             found = sorted(values[1:])  # the first one loads kernels
             row[f"{name}median ms"] = float(np.median(found))
             row[f"{name}95 % ms"] = found[int(0.95 * len(found))]

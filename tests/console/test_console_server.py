@@ -112,7 +112,8 @@ def test_calls_answer_with_the_state(console, client, plan):
     assert client.post("/api/use").status_code == 400
     assert client.post("/api/restart").status_code == 400
     assert client.get("/api/fleet").json() is None
-    assert "broadloom deploy diff plan what-if --fleet fleet.toml" in client.get("/api/apply").text
+    applied = client.get("/api/apply").text
+    assert "broadloom deploy apply plan what-if --fleet fleet.toml --dry-run" in applied
     assert client.post("/api/do", content=b"x" * 200_000).status_code == 413
 
 

@@ -91,7 +91,8 @@ def serve(
             title = title or "Broadloom: what if"
         session = WhatIfSession(plan, seed)
         session.prepare()
-        console = ConsoleServer(session, folder, title, unit, port, fleet)
+        file = str(source) if source.is_file() else "fleet.toml"
+        console = ConsoleServer(session, folder, title, unit, port, fleet, file)
     show({"address": console.address, "port": console.port}, console.address, as_json, quiet=False)
     if browser:
         webbrowser.open(console.address)

@@ -60,6 +60,7 @@ class ConsoleServer:
         unit: the unit of weights, as "ms".
         port: the port; 0: any free one.
         fleet: a running fleet to show; its plan is that of the session until the first operation.
+        fleet_file: the fleet file, for the commands that the page shows.
     """
 
     def __init__(
@@ -70,10 +71,12 @@ class ConsoleServer:
         unit: str = "",
         port: int = 0,
         fleet: RunningFleet | None = None,
+        fleet_file: str = "fleet.toml",
     ) -> None:
         self.session = session
         self.source = source
         self.fleet = fleet
+        self.fleet_file = fleet_file
         self.title = title
         self.unit = unit
         self.token = secrets.token_urlsafe(24)
@@ -193,10 +196,12 @@ class ConsoleServer:
         if self.fleet is not None:
             commands = self.fleet.apply_commands(made)
         else:
+            option = f"--fleet {shlex.quote(self.fleet_file)}"
             commands = [
-                "# What changes at each broker, and in which order; then the new files of all brokers:",
-                f"broadloom deploy diff {shlex.quote(self.source)} {made} --fleet fleet.toml",
-                f"broadloom deploy export {made} --fleet fleet.toml -o conf",
+                "# The steps on the running brokers; without --dry-run, they are taken:",
+                f"broadloom deploy apply {shlex.quote(self.source)} {made} {option} --dry-run",
+                "# Or the new files of all brokers, to install by hand:",
+                f"broadloom deploy export {made} {option} -o conf",
             ]
         return PlainTextResponse(self.session.script(self.source, made) + "\n".join(commands) + "\n")
 
