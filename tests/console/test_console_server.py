@@ -2,6 +2,7 @@
 
 import json
 import random
+import socket
 import threading
 from copy import deepcopy
 from urllib.parse import quote
@@ -115,6 +116,11 @@ def test_calls_answer_with_the_state(console, client, plan):
     applied = client.get("/api/apply").text
     assert "broadloom deploy apply plan what-if --fleet fleet.toml --dry-run" in applied
     assert client.post("/api/do", content=b"x" * 200_000).status_code == 413
+
+
+def test_answers_do_not_wait_for_acknowledgements(console):
+    """The body of an answer follows its head at once: accepted sockets inherit the option."""
+    assert console._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_relink_can_be_cancelled_and_used(console, client):
