@@ -24,6 +24,7 @@ from broadloom.console.server import ConsoleServer
 from broadloom.deployment.rehearsal.mosquitto_lab import free_ports
 from broadloom.errors import InputError
 from chromium import LIMIT, launch
+from fleet_lab import wait_until
 from what_if_plans import plan_of
 
 POSITIONS = {"rome": (41.9, 12.5), "oslo": (59.9, 10.8), "bern": (46.9, 7.4), "wien": (48.2, 16.4)}
@@ -54,7 +55,7 @@ class MadeUpFleet:
 
         async def serve():
             self.service = ControllerService(ControllerOptions(self.fleet, self._state))
-            self.service.controller._silence = 3600.0  # agents of this test report once
+            self.service.controller._views._silence = 3600.0  # agents of this test report once
             self._stop = asyncio.Event()
             self._loop = asyncio.get_running_loop()
             await self.service.start()
@@ -112,6 +113,7 @@ def running(tmp_path):
     """A running fleet."""
     made = MadeUpFleet(tmp_path)
     made.report()
+    wait_until(lambda: len(made.plan().edges) > 2, "the plan of the controller")
     yield made
     made.stop()
 

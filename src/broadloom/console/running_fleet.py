@@ -172,6 +172,7 @@ def _status_record(status: Mapping[str, Any]) -> dict[str, Any]:
         for start, one in brokers.items()
         for end, hop in one["hops"].items()
     ]
+    times = status.get("problem_times", {})
     state = "orders nothing" if status["refused"] else "settled" if status["settled"] else "changing"
     return {
         "state": state,
@@ -183,7 +184,9 @@ def _status_record(status: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "hops": hops,
         "bytes": sum(hop[3] for hop in hops),
-        "problems": _lines(status["problems"]),
+        "problems": _lines(
+            f"{text} ({times[text]})" if text in times else text for text in status["problems"]
+        ),
         "notCarried": _lines(status["not_carried"]),
         "notCarriedCount": status.get("not_carried_count", len(status["not_carried"])),
         "quarantined": _lines(reversed(status["quarantined"])),
