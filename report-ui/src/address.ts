@@ -55,6 +55,7 @@ export function fromAddress(address: string, start: State, plans: number): State
             at.length === 3 && at.every(Number.isFinite) && at[2]! > 0
                 ? { x: at[0]!, y: at[1]!, width: at[2]! }
                 : null,
+        fleet: start.fleet,
     };
 }
 
@@ -100,7 +101,7 @@ export function watchAddress(store: Store, start: State, plans: number, signal: 
         const state = fromAddress(address, start, plans);
         shown = toAddress(state, start);
         reading = true;
-        store.set(state, { focus: true });
+        store.set({ ...state, fleet: store.state.fleet }, { focus: true });
         reading = false;
     };
     addEventListener("hashchange", read, { signal });

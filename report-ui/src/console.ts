@@ -23,6 +23,7 @@ export interface EffectRecord {
     costAfter: number;
     links: number;
     aboveLimit: string[];
+    newlyAbove: string[];
 }
 
 interface SessionState {
@@ -31,7 +32,14 @@ interface SessionState {
     steps: number;
     measures: Measures;
     first: Measures;
-    relink: { state: string; fits: boolean; measures?: Measures; changed?: number } | null;
+    relink: {
+        state: string;
+        fits: boolean;
+        error: string;
+        measures?: Measures;
+        changed?: number;
+        aboveLimit?: string[];
+    } | null;
     failed: string[];
     cut: [string, string][];
     forbidden: [string, string][];
@@ -46,6 +54,8 @@ const OPERATIONS = [
     "fail broker ", "fail site ", "fail link ", "restore broker ", "restore site ", "restore link ", "move ", "weigh ",
     "pin ", "unpin ", "forbid ", "allow ", "limit ", "subscribe ", "unsubscribe ",
 ]; // prettier-ignore
+
+const CHANGES = ["do", "undo", "switch", "use"]; // requests after which the plan is another one
 
 /** The words of a text, with quotes as in a shell. */
 export function shellWords(text: string): string[] {
@@ -67,8 +77,14 @@ export class ConsoleView {
     private readonly body = el("div", {});
     private readonly said = el("p", { class: "words", role: "status", id: "said" });
     private readonly failedText = el("p", { class: "bad", role: "alert", id: "refused" });
+    private readonly commands = el("div", {});
     private timer = 0;
     private asked = 0;
+    private inFlight = 0;
+    private turn: Promise<unknown> = Promise.resolve();
+    /** Whether the page shows the record of an earlier plan. */
+    private outdated = false;
+    private loading = new AbortController();
 
     constructor(
         record: { token: string; state: SessionState },
@@ -153,39 +169,91 @@ export class ConsoleView {
         );
     }
 
-    /** Ask the server for something; true if it was done. */
-    private async perform(name: string, body: object = {}): Promise<boolean> {
-        const graph = this.page.graph();
+    /** Ask the server in the background; null if it does not answer. */
+    async ask(path: string): Promise<unknown> {
+        try {
+            const response = await fetch(path, { headers: { Authorization: `Bearer ${this.token}` } });
+            return response.ok ? await response.json() : null;
+        } catch {
+            return null;
+        }
+    }
+
+    /** The server has begun again with another plan: show it. */
+    async reload(): Promise<void> {
         const asked = ++this.asked;
+        const state = (await this.ask("/api/state")) as SessionState | null;
+        const record = (await this.ask("/api/record")) as Report | null;
+        if (state === null || record === null || asked !== this.asked) return;
+        this.state = state;
+        this.show();
+        const { choice } = this.page.store().state;
+        this.page.mount(record, choice.kind === "effect" ? { kind: "nothing" } : choice);
+    }
+
+    restartButton(): HTMLElement {
+        return button("Begin again with the plan of the fleet", () => void this.perform("restart"), {
+            class: "act",
+            "aria-label": "Begin again with the plan of the fleet",
+        });
+    }
+
+    /** Ask the server for something, after all that was asked before; true if it was done. */
+    private perform(name: string, body: object = {}): Promise<boolean> {
+        this.inFlight++;
+        this.loading.abort(); // a record of the plan before would only hold up this request
+        this.loading = new AbortController();
+        const { signal } = this.loading;
+        const asked = ++this.asked;
+        const turn = this.turn.then(() => this.performNow(name, body));
+        this.turn = turn.catch(() => false).finally(() => this.inFlight--);
+        void turn.then((done) => (done && asked === this.asked ? this.load(asked, signal) : undefined));
+        return turn;
+    }
+
+    private async performNow(name: string, body: object): Promise<boolean> {
+        const graph = this.page.graph();
         const answer = await this.call("POST", `/api/${name}`, body);
         if (answer === null) return false;
-        const before = this.state;
         this.state = answer as SessionState;
+        this.commands.replaceChildren(); // they were those of the plan before
         this.show();
-        if (name === "relink" || name === "cancel") return true;
+        if (!CHANGES.includes(name)) return true;
         const { effect } = this.state;
         const shown = (name === "do" || name === "use") && effect !== null && graph !== null;
         const choice: Choice = shown ? { kind: "effect", effect, before: graph } : { kind: "nothing" };
         this.page.store().choose(choice, { focus: false });
-        if (before.steps !== this.state.steps || name === "switch") {
-            const record = (await this.call("GET", "/api/record")) as Report | null;
-            if (record && asked === this.asked) this.page.mount(record, this.page.store().state.choice);
-        }
+        this.outdated = true;
         return true;
     }
 
-    private async call(method: string, path: string, body?: object): Promise<unknown> {
-        this.failedText.textContent = "";
+    /** Load the record of the present plan, and show it. */
+    private async load(asked: number, signal: AbortSignal): Promise<void> {
+        if (!this.outdated) return;
+        const record = (await this.call("GET", "/api/record", undefined, signal)) as Report | null;
+        if (record === null || asked !== this.asked) return;
+        this.outdated = false;
+        this.page.mount(record, this.page.store().state.choice);
+    }
+
+    private async call(
+        method: string,
+        path: string,
+        body?: object,
+        signal: AbortSignal | null = null,
+    ): Promise<unknown> {
+        if (body) this.failedText.textContent = "";
         try {
             const headers = { Authorization: `Bearer ${this.token}`, "Content-Type": "application/json" };
-            const options = body ? { method, headers, body: JSON.stringify(body) } : { method, headers };
+            const options = { method, headers, signal, body: body ? JSON.stringify(body) : null };
             const response = await fetch(path, options);
-            if (path === "/api/script") return await response.text();
+            if (path === "/api/script" || path === "/api/apply") return await response.text();
             const answer = (await response.json()) as { error?: string };
             if (response.ok) return answer;
             this.failedText.textContent = answer.error ?? "The server refused it.";
         } catch {
-            this.failedText.textContent = "The server does not answer: broadloom serve has ended.";
+            if (!signal?.aborted)
+                this.failedText.textContent = "The server does not answer: broadloom serve has ended.";
         }
         return null;
     }
@@ -203,8 +271,10 @@ export class ConsoleView {
         )
             return;
         this.timer = window.setTimeout(() => {
+            if (this.inFlight) return this.poll(); // its answer has the state
+            const { asked } = this;
             void this.call("GET", "/api/state").then((answer) => {
-                if (answer === null) return;
+                if (answer === null || asked !== this.asked) return;
                 this.state = answer as SessionState;
                 this.show();
             });
@@ -226,15 +296,7 @@ export class ConsoleView {
             ...this.pairs("Failed links", this.state.cut, ["restore", "link"], "Restore"),
             ...this.pairs("Forbidden links", this.state.forbidden, ["allow"], "Allow"),
             ...this.pairs("Pinned links", this.state.pinned, ["unpin"], "Unpin"),
-            ...(limit
-                ? [
-                      el(
-                          "p",
-                          { class: "words" },
-                          `A re-link gives no broker more than ${count(limit, "link")}.`,
-                      ),
-                  ]
-                : []),
+            ...(limit ? this.limitWords(limit) : []),
             el(
                 "div",
                 { class: "toolbar" },
@@ -261,10 +323,60 @@ export class ConsoleView {
                     id: "script",
                     title: "Commands that give this plan again",
                 }),
+                button("Apply…", () => void this.showCommands(), {
+                    class: "act",
+                    id: "apply",
+                    title: "Show the commands that put this plan into effect",
+                }),
             ),
+            this.commands,
         );
         if (kept) document.getElementById(kept)?.focus();
         this.poll();
+    }
+
+    private limitWords(limit: number): HTMLElement[] {
+        const { effect, relink } = this.state;
+        const names = (list: string[]): string =>
+            `${list.slice(0, 6).join(", ")}${list.length > 6 ? ` and ${num(list.length - 6)} more` : ""}`;
+        const above = effect?.aboveLimit ?? [];
+        const failed = relink?.fits && relink.aboveLimit?.length ? relink.aboveLimit : [];
+        return [
+            el("p", { class: "words" }, `The limit is ${count(limit, "link")} on each broker.`),
+            above.length
+                ? el(
+                      "p",
+                      { class: "bad", id: "above-limit" },
+                      `${count(above.length, "broker has", "brokers have")} more: ${names(above)}. ` +
+                          (effect!.newlyAbove.length
+                              ? `The repair could not keep the limit at ${names(effect!.newlyAbove)}; a re-link may.`
+                              : "Find a better re-link to keep it."),
+                  )
+                : null,
+            failed.length
+                ? el("p", { class: "bad" }, `The re-link does not keep it at ${names(failed)}.`)
+                : null,
+        ].filter((one): one is HTMLParagraphElement => one !== null);
+    }
+
+    /** The commands that would put the plan into effect: the console runs none of them. */
+    private async showCommands(): Promise<void> {
+        const text = await this.call("GET", "/api/apply");
+        if (typeof text !== "string") return;
+        const pre = el(
+            "pre",
+            { tabindex: 0, id: "commands", "aria-label": "Commands to run yourself" },
+            text,
+        );
+        this.commands.replaceChildren(
+            el(
+                "p",
+                { class: "words" },
+                "The console changes nothing. To put this plan into effect, run these commands:",
+            ),
+            pre,
+        );
+        pre.focus();
     }
 
     private async script(): Promise<void> {
@@ -287,7 +399,16 @@ export class ConsoleView {
         const rows = [row("at the start", first, 0), row("now", measures, changed)];
         if (relink?.measures && relink.fits)
             rows.push(row("better re-link", relink.measures, relink.changed ?? 0));
-        else if (relink && relink.fits) rows.push([`re-link: ${relink.state}`, "", "", "", "", "", ""]);
+        else if (relink && relink.fits)
+            rows.push([
+                `re-link: ${relink.state}${relink.error ? `: ${relink.error}` : ""}`,
+                "",
+                "",
+                "",
+                "",
+                "",
+                "",
+            ]);
         return table(
             "The plan at the start, now, and after a re-link",
             ["plan", "brokers", "links", "cost", "worst delay", "above the bound", "links changed"],
@@ -356,8 +477,8 @@ export class ConsoleView {
 }
 
 export function effectWords(effect: EffectRecord): string {
-    const above = effect.aboveLimit.length
-        ? ` ${count(effect.aboveLimit.length, "broker is", "brokers are")} above the limit on links.`
+    const above = effect.newlyAbove.length
+        ? ` The repair breaks the limit on links at ${count(effect.newlyAbove.length, "broker")}.`
         : "";
     return `${effect.operation}: ${count(effect.added.length, "link")} added, ${num(effect.removed.length)} removed; cost ${num(effect.costAfter)} (${signed(Number((effect.costAfter - effect.costBefore).toPrecision(4)))}).${above}`;
 }

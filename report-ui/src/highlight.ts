@@ -1,6 +1,7 @@
 // What stands out on the map for what is chosen: links and brokers, in the order in which they are drawn.
 
 import type { EffectRecord } from "./console";
+import { fleetState, type FleetRecord } from "./fleet";
 import { reconnect } from "./explain";
 import { planChange, type Graph, type NamedLink, type Outage } from "./graph";
 import type { Choice, Failure } from "./state";
@@ -39,8 +40,14 @@ export interface Highlight {
 }
 
 /** What stands out, or null where everything is as it is. */
-export function highlight(choice: Choice, graph: Graph, all: Graph[]): Highlight | null {
-    const found = parts(choice, graph, all);
+export function highlight(
+    choice: Choice,
+    graph: Graph,
+    all: Graph[],
+    fleet: FleetRecord | null,
+): Highlight | null {
+    const found =
+        choice.kind === "nothing" && fleet?.known ? ofFleet(graph, fleet) : parts(choice, graph, all);
     return found && { ghosts: [], ...found };
 }
 
@@ -61,6 +68,21 @@ function parts(choice: Choice, graph: Graph, all: Graph[]): Parts | null {
 }
 
 const endsOf = (graph: Graph, links: number[]): [number, number][] => links.map((link) => graph.ends(link));
+
+/** Hops that are up and down, and brokers that are not up. */
+function ofFleet(graph: Graph, fleet: FleetRecord): Parts {
+    const { up, down, gone } = fleetState(fleet, graph);
+    return {
+        strokes: [
+            { pairs: up, colour: "good", width: 1.4 },
+            { pairs: down, colour: "bad", width: 2, dash: [5, 4] },
+        ],
+        dots: [
+            { brokers: [...new Set([...up, ...down].flat())], colour: "good" },
+            { brokers: gone, colour: "bad", labels: gone.length < 6, crossed: true },
+        ],
+    };
+}
 
 function ofTopic(graph: Graph, topic: number | undefined): Parts | null {
     if (topic === undefined) return null;

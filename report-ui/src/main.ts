@@ -9,6 +9,7 @@ import { contentView, marketView } from "./content";
 import { button, el, num, percent, section } from "./dom";
 import { download, fileName } from "./exports";
 import { finder } from "./finder";
+import { FleetView, type FleetRecord } from "./fleet";
 import { graphs, type Graph } from "./graph";
 import { forgetMaps, MapView } from "./map";
 import { disconnected, panel, spoken, topicButton } from "./panel";
@@ -25,22 +26,35 @@ let replaced = new AbortController(); // ends the listeners of a page that is re
 let store: Store;
 let shown: Graph[] = [];
 let consoleView: ConsoleView | null = null;
+let fleetView: FleetView | null = null;
 
 function start(): void {
     const report = JSON.parse(document.getElementById("record")!.textContent!) as Report;
     watchTheme();
     document.getElementById("top")!.append(themeButton());
     const settings = document.getElementById("console")?.textContent;
-    if (settings)
-        consoleView = new ConsoleView(JSON.parse(settings) as ConstructorParameters<typeof ConsoleView>[0], {
+    if (settings) {
+        const found = JSON.parse(settings) as ConsoleSettings;
+        const view = new ConsoleView(found, {
             mount: (record, choice) => mount(record, { ...store.state, choice }),
             store: () => store,
             graph: () => shown[store.state.plan] ?? null,
         });
+        consoleView = view;
+        if (found.fleet)
+            fleetView = new FleetView(found.fleet, {
+                ask: (path) => view.ask(path),
+                store: () => store,
+                renewed: () => void view.reload(),
+                restart: () => view.restartButton(),
+            });
+    }
     mount(report, null);
     document.documentElement.dataset["ready"] = "true";
     setTimeout(() => shown.forEach((graph) => graph.byWeight()), 400); // before the first topic is chosen
 }
+
+type ConsoleSettings = ConstructorParameters<typeof ConsoleView>[0] & { fleet: FleetRecord | null };
 
 /** Show a record; a state that is given stays as it is. */
 function mount(report: Report, state: State | null): void {
@@ -61,14 +75,17 @@ function mount(report: Report, state: State | null): void {
         layout: places ? "places" : "forces",
         table: { name: "brokers", sort: "", down: false, filter: "", page: 0 },
         window: null,
+        fleet: fleetView?.record ?? null,
     };
     store = new Store(state ?? fromAddress(location.hash, first, all.length));
     watchAddress(store, first, all.length, signal);
     const main = document.getElementById("report")!;
-    const focused = consoleView?.element.contains(document.activeElement) ? document.activeElement : null;
-    for (const child of [...main.children]) if (child !== consoleView?.element) child.remove();
-    if (consoleView && !consoleView.element.isConnected) main.append(consoleView.element);
-    if (focused instanceof HTMLElement) focused.focus();
+    const lasting = [fleetView?.element, consoleView?.element].filter((one) => one !== undefined);
+    const { activeElement: focused } = document;
+    const within = (selector: string): string | null => (focused?.closest(selector) ? selector : null);
+    const place = within("#panel") ?? within(".map canvas") ?? within("#tables");
+    for (const child of [...main.children]) if (!lasting.includes(child as HTMLElement)) child.remove();
+    for (const one of lasting) if (!one.isConnected) main.append(one);
     const summary = document.getElementById("summary")!;
     if (consoleView) summary.replaceChildren(...report.plans.map((plan) => el("p", {}, plan.summary)));
     for (const kind of ["overlay", "content", "market"]) {
@@ -77,6 +94,7 @@ function mount(report: Report, state: State | null): void {
     }
     if (all.length > 1) main.append(changes(all, store));
     if (all.length) main.append(overlayView(all, store, report));
+    if (fleetView && consoleView) main.append(consoleView.element); // the map is next to what it shows
     for (const plan of report.plans) {
         if (plan.kind === "overlay") continue;
         if (report.plans.length > 1) main.append(el("h2", { class: "plan" }, plan.name));
@@ -102,6 +120,17 @@ function mount(report: Report, state: State | null): void {
         },
         { signal },
     );
+    keepFocus(focused, place);
+}
+
+/** After the page was replaced: put the focus where it was, or on what took the place of it. */
+function keepFocus(focused: Element | null, place: string | null): void {
+    if (!(focused instanceof HTMLElement) || focused === document.body) return;
+    if (focused.isConnected) return focused.focus({ preventScroll: true });
+    const same = focused.id ? document.getElementById(focused.id) : null;
+    const heading = place === "#panel" ? document.querySelector<HTMLElement>("#panel h3") : null;
+    const other = place ? document.querySelector<HTMLElement>(`${place} button, ${place}[tabindex]`) : null;
+    (same ?? heading ?? other)?.focus({ preventScroll: true });
 }
 
 const themeLabel = (): string => (isDark() ? "Light" : "Dark");
@@ -311,7 +340,10 @@ function mapSection(all: Graph[], store: Store, current: () => Graph, report: Re
             "div",
             { class: "stage" },
             maps,
-            panel(store, current, all, report.unit, (choice) => consoleView?.actions(choice) ?? null),
+            panel(store, current, all, report.unit, (choice) => [
+                consoleView?.actions(choice) ?? null,
+                fleetView?.about(choice) ?? null,
+            ]),
         ),
         spoken,
         legend(store, note),
@@ -396,6 +428,9 @@ function legend(store: Store, note: HTMLElement): HTMLElement {
     const line = el("p", { class: "legend" });
     const words: Record<string, () => (Node | string)[]> = {
         nothing: () => [
+            ...(store.state.fleet?.known
+                ? [key("good", false), "hops up", key("bad", true), el("span", {}, "hops down")]
+                : []),
             `Thicker links have a higher ${store.state.linksBy === "load" ? "load: they carry more topics" : "weight"}; larger brokers have more links.`,
         ],
         topic: () => [key("accent", false), "the topic's tree", key("accent", true), "its other links"],
@@ -418,7 +453,8 @@ function legend(store: Store, note: HTMLElement): HTMLElement {
             ),
         );
     store.onChange((state, before) => {
-        if (state.choice !== before.choice || state.linksBy !== before.linksBy) show();
+        const others = state.linksBy !== before.linksBy || state.fleet?.known !== before.fleet?.known;
+        if (state.choice !== before.choice || others) show();
     });
     show();
     return line;

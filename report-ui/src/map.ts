@@ -44,7 +44,7 @@ export class MapView {
     private transform: ZoomTransform = zoomIdentity;
     private drawn: ZoomTransform | null = null;
     private overDrawn = false;
-    private chosen: { choice: Choice; found: Highlight | null } | null = null;
+    private chosen: { choice: Choice; fleet: State["fleet"]; found: Highlight | null } | null = null;
     private cost = 0;
     private painted = 0;
     private waiting = 0;
@@ -221,7 +221,7 @@ export class MapView {
         if (state.layout !== before.layout) this.place();
         else if (state.window !== before.window && !this.isShown(state.window)) this.place();
         if (state.linksBy !== before.linksBy || state.layout !== before.layout) this.redraw();
-        if (state.choice !== before.choice) {
+        if (state.choice !== before.choice || state.fleet !== before.fleet) {
             this.overDrawn = false;
             if (move) this.lookAt();
             this.frame();
@@ -369,9 +369,9 @@ export class MapView {
 
     /** What stands out; found once for each choice. */
     private standing(): Highlight | null {
-        const { choice } = this.store.state;
-        if (this.chosen?.choice !== choice)
-            this.chosen = { choice, found: highlight(choice, this.graph, this.all) };
+        const { choice, fleet } = this.store.state;
+        if (this.chosen?.choice !== choice || this.chosen.fleet !== fleet)
+            this.chosen = { choice, fleet, found: highlight(choice, this.graph, this.all, fleet) };
         return this.chosen.found;
     }
 

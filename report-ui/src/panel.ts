@@ -18,14 +18,14 @@ export function panel(
     graph: () => Graph,
     all: Graph[],
     unit: string,
-    actions: (choice: Choice) => HTMLElement | null,
+    actions: (choice: Choice) => (HTMLElement | null)[],
 ): HTMLElement {
     const element = el("aside", { class: "panel", id: "panel", "aria-label": "What is chosen" });
     const show = (): void => {
         element.dataset["choice"] = store.state.choice.kind;
         const [head, ...rest] = new Contents(store, graph(), all, unit).nodes();
-        const acts = actions(store.state.choice);
-        element.replaceChildren(head!, ...(acts ? [acts] : []), ...rest);
+        const acts = actions(store.state.choice).filter((one): one is HTMLElement => one !== null);
+        element.replaceChildren(head!, ...acts, ...rest);
     };
     store.onChange((state, before, effect) => {
         if (!isOther(state, before)) return;

@@ -1,6 +1,7 @@
 // What the page shows. Brokers, topics and sites go by name, so that a choice holds in every plan and in the address.
 
 import type { EffectRecord } from "./console";
+import type { FleetRecord } from "./fleet";
 import type { Graph } from "./graph";
 
 export type Choice =
@@ -49,6 +50,8 @@ export interface State {
     table: TableState;
     /** Null: everything is shown. */
     window: Window | null;
+    /** Of the console: the running fleet; it is not in the address. */
+    fleet: FleetRecord | null;
 }
 
 /** What else a choice does: move the map to what is chosen, and put the focus on its panel. */

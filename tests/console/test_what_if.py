@@ -4,21 +4,17 @@ import random
 import shlex
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import broadloom as bl
 from broadloom import InputError
 from broadloom.cli import main
 from broadloom.console import WhatIfSession, operation_of
-from broadloom.console.what_if import relinked_plan
-from what_if_plans import plan_of
+from broadloom.console.what_if import changed_links, relinked_plan
+from what_if_plans import contents, plan_of, random_operation
 
 KINDS = ("uniform", "sites", "regions", "euclidean", "dense")
-
-
-def contents(plan, folder):
-    """The bytes of all files of a saved plan."""
-    plan.save(folder)
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -37,38 +33,9 @@ def test_a_failure_is_repaired_as_maintain_does(kind):
         session.undo()
 
 
-def random_operation(session, rng):
-    """An operation with random arguments, which can be refused."""
-    names = session.names
-    sites = sorted(set(session.first_plan.nodes.column("site").to_pylist()))
-    links = [[session.plan.interest.node_ids[b] for b in edge] for edge in session.plan.edges.tolist()]
-    topics = session.first_plan.interest.topic_ids
-    pair = rng.sample(names, 2)
-    return rng.choice(
-        [
-            ["fail", "broker", rng.choice(names)],
-            ["fail", "site", rng.choice(sites)],
-            ["fail", "link", *rng.choice(links or [pair])],
-            ["restore", "broker", rng.choice(list(session.situation.failed) or names)],
-            ["restore", "site", rng.choice(sites)],
-            ["restore", "link", *rng.choice(sorted(session.situation.cut) or [pair])],
-            ["move", rng.choice(names), rng.choice(sites)],
-            ["weigh", rng.choice(sites), rng.choice(["0.5", "2"])],
-            ["pin", *pair],
-            ["unpin", *rng.choice(sorted(session.situation.pinned) or [pair])],
-            ["forbid", *pair],
-            ["allow", *rng.choice(sorted(session.situation.forbidden) or [pair])],
-            ["limit", str(rng.randrange(12))],
-            ["subscribe", rng.choice(names), rng.choice([*topics, "new/topic", "topic/#"])],
-            ["unsubscribe", rng.choice(names), rng.choice(topics)],
-        ]
-    )
-
-
-@pytest.mark.parametrize("kind", ["regions", "dense"])
-def test_two_hundred_operations_and_undos_give_the_first_plan(kind, tmp_path):
+def test_two_hundred_operations_and_undos_give_the_first_plan(tmp_path):
     """Byte for byte; each situation between connects every topic and keeps its rules."""
-    plan = plan_of(kind)
+    plan = plan_of("dense")
     first = contents(plan, tmp_path / "first")
     session = WhatIfSession(plan)
     rng = random.Random(7)
@@ -210,3 +177,53 @@ def test_a_broken_plan_is_refused():
     broken = bl.Plan(interest, bl.Weights.uniform(2), bl.Overlay.from_edges(2, []), "by hand")
     with pytest.raises(InputError, match="leaves a topic disconnected"):
         WhatIfSession(broken)
+
+
+def test_repairs_keep_a_limit_on_links_where_they_can():
+    """No broker gets above it, although the repair of maintain alone would put some there."""
+    plan = plan_of("sites", nodes=40, topics=12)
+    limit = int(plan.overlay.degrees().max()) - 1
+    free, bound = WhatIfSession(plan), WhatIfSession(plan)
+    above = set(bound.do(f"limit {limit}").above_limit)
+    assert above
+    others = 0
+    for name in plan.interest.node_ids:
+        alone = free.do(["fail", "broker", name])
+        effect = bound.do(["fail", "broker", name])
+        assert bound.plan.is_topic_connected()
+        assert effect.newly_above == ()
+        assert set(effect.above_limit) <= above
+        others += alone.added != effect.added
+        free.undo()
+        bound.undo()
+    assert others > 0
+
+
+def test_a_limit_that_cannot_be_kept_is_said():
+    """Three brokers of one topic need a broker with two links, or two links of a broker that joins."""
+    interest = bl.Interest.from_lists([["a"], ["a"], ["a"]], node_ids=["rome", "oslo", "bonn"])
+    session = WhatIfSession(bl.link(interest, algorithm="gm"))
+    session.do("fail broker oslo")
+    session.do("limit 1")
+    effect = session.do("restore broker oslo")
+    assert session.plan.is_topic_connected()
+    assert len(effect.newly_above) == 1
+    assert effect.record()["newlyAbove"] == list(effect.newly_above) == list(effect.above_limit)
+
+
+@given(st.data())
+def test_changed_links_are_the_differences_by_name(data):
+    """Brokers of the two plans can differ, and have other numbers."""
+    plans = []
+    for _ in range(2):
+        names = data.draw(st.lists(st.sampled_from("abcdef"), unique=True, min_size=1))
+        pairs = [(u, v) for u in range(len(names)) for v in range(u + 1, len(names))]
+        edges = data.draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+        interest = bl.Interest.from_lists([["t"]] * len(names), node_ids=names)
+        overlay = bl.Overlay.from_edges(len(names), edges)
+        plans.append(bl.Plan(interest, bl.Weights.uniform(len(names)), overlay, "by hand"))
+    before, after = (
+        {tuple(sorted(plan.interest.node_ids[b] for b in edge)) for edge in plan.edges.tolist()}
+        for plan in plans
+    )
+    assert changed_links(*plans) == (tuple(sorted(after - before)), tuple(sorted(before - after)))

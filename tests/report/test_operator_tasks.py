@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -469,3 +470,24 @@ def test_a_large_fleet_has_few_marks_and_paints_only_what_changes(shown):
     page.page.locator(MAP).focus()
     page.page.keyboard.press("n")
     assert page.panel.startswith("Broker\n0")
+
+
+def test_no_view_breaks_a_rule_of_axe(shown, regions):
+    """Every kind of choice and table, of one plan and of two, on the map and by forces."""
+    u, v = (regions.interest.node_ids[b] for b in regions.edges[0])
+    one, other = sorted(set(regions.nodes.column("site").to_pylist()))[:2]
+    page = shown(report({"today": regions, "again": regions}))
+    for address in (
+        f"link={u}&link={v}&links=weight",
+        f"site={quote(one)}&table=links&sort=-load",
+        f"between={quote(one)}&between={quote(other)}",
+        f"fails=site&name={quote(one)}&table=topics&filter=1",
+        f"fails=link&name={u}&name={v}",
+        f"fails=pair&name={u}&name={v}&layout=forces",
+        "change=0-1",
+        "plan=1&topic=topic/3",
+        "broker=nobody",
+    ):
+        page.page.evaluate("(address) => { location.hash = address; }", address)
+        page.page.wait_for_function("(address) => location.hash === `#${address}`", arg=address)
+        page.check_accessible()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import broadloom as bl
 from broadloom.cli.common import Force, Json, Quiet, Seed, keep_apart, progress, show
 from broadloom.errors import InputError
+
+if TYPE_CHECKING:
+    from broadloom.console.running_fleet import RunningFleet
 
 
 def what_if(
@@ -52,17 +55,21 @@ def serve(
     port: Annotated[
         int, typer.Option(help="The port on this machine; 0: any free one.", max=65535, min=0)
     ] = 0,
-    title: Annotated[str, typer.Option(help="The heading of the page.")] = "Broadloom: what if",
+    title: Annotated[str, typer.Option(help="The heading of the page.")] = "",
     unit: Annotated[str, typer.Option(help="The unit of the weights, such as ms.")] = "",
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
     ] = True,
+    discover: Annotated[
+        bool, typer.Option("--discover", help="Ask the brokers of a fleet file, and not its controller.")
+    ] = False,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Show a plan in the browser, and try changes: failures, moves, weights, links, subscriptions.
 
+    Of a fleet file with a key, it shows the running fleet as its controller knows it, and only reads.
     The server listens on this machine only, and its address has a secret token. Ctrl-C ends it.
 
     Example: broadloom serve plan
@@ -73,14 +80,36 @@ def serve(
     from broadloom.console.server import ConsoleServer
 
     with progress(quiet):
-        plan, folder = _plan_of(source, seed)
+        fleet = None if discover else _running_fleet(source)
+        if fleet is not None:
+            fleet.refresh()
+            plan, folder = fleet.plan, str(source.with_name(f"{source.stem}-live-plan"))
+            title = title or "Broadloom: the running fleet"
+            unit = unit or "ms"
+        else:
+            plan, folder = _plan_of(source, seed)
+            title = title or "Broadloom: what if"
         session = WhatIfSession(plan, seed)
         session.prepare()
-        console = ConsoleServer(session, folder, title, unit, port)
+        file = str(source) if source.is_file() else "fleet.toml"
+        console = ConsoleServer(session, folder, title, unit, port, fleet, file)
     show({"address": console.address, "port": console.port}, console.address, as_json, quiet=False)
     if browser:
         webbrowser.open(console.address)
     console.run()
+
+
+def _running_fleet(source: Path) -> RunningFleet | None:
+    """The fleet of a fleet file, if it has a key of agents and a controller."""
+    if not source.is_file():
+        return None
+    from broadloom.console.running_fleet import RunningFleet
+    from broadloom.deployment import Fleet
+
+    fleet = Fleet.load(source)
+    if fleet.live.key_file is None and fleet.live.key_env is None:
+        return None
+    return RunningFleet(fleet, source)
 
 
 def _plan_of(source: Path, seed: int) -> tuple[bl.Plan, str]:

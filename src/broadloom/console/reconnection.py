@@ -19,7 +19,11 @@ Pair = tuple[int, int]
 
 
 def reconnected(
-    interest: Interest, weights: Weights, edges: NDArray[np.int32], forbidden: Collection[Pair]
+    interest: Interest,
+    weights: Weights,
+    edges: NDArray[np.int32],
+    forbidden: Collection[Pair],
+    room: NDArray[np.int64] | None = None,
 ) -> list[Pair]:
     """Links to add, so that every topic is connected, without forbidden links.
 
@@ -28,6 +32,7 @@ def reconnected(
         weights: the weights of links.
         edges: the present links.
         forbidden: links that must not be added, as pairs (u, v), u < v.
+        room: the most links that each broker can get; None: any number.
 
     Raises:
         InputError: the allowed links cannot connect a topic.
@@ -40,18 +45,20 @@ def reconnected(
     broken = disconnected_topics(interest, Overlay.from_edges(interest.node_count, edges)).tolist()
     parts = {topic: _parts(interest.nodes_of(topic).tolist(), edges) for topic in broken}
     topic_counts = np.diff(interest.topic_start)
+    left = np.full(interest.node_count, interest.node_count) if room is None else room.copy()
     added: list[Pair] = []
-    candidates = _candidates(parts, topic_counts, forbidden, MOST_ENDS)
+    candidates = _candidates(parts, topic_counts, forbidden, left, MOST_ENDS)
     while parts:
-        best = _best(candidates, parts, weights)
+        best = _best(candidates, parts, weights, left)
         if best is None:
-            wider = _candidates(parts, topic_counts, forbidden, interest.node_count)
-            if (best := _best(wider, parts, weights)) is None:
+            wider = _candidates(parts, topic_counts, forbidden, left, interest.node_count)
+            if (best := _best(wider, parts, weights, left)) is None:
                 name = interest.topic_ids[next(iter(parts))]
                 raise InputError(
                     f"no allowed link connects topic {name!r:.80}; allow or restore one of its links"
                 )
         added.append(best)
+        left[list(best)] -= 1
         for topic in list(parts):
             _join(parts[topic], *best)
             if len(set(parts[topic].values())) == 1:
@@ -85,14 +92,19 @@ def _join(part: dict[int, int], u: int, v: int) -> None:
 
 
 def _candidates(
-    parts: dict[int, dict[int, int]], topic_counts: NDArray[np.int64], forbidden: Collection[Pair], most: int
+    parts: dict[int, dict[int, int]],
+    topic_counts: NDArray[np.int64],
+    forbidden: Collection[Pair],
+    left: NDArray[np.int64],
+    most: int,
 ) -> dict[Pair, list[int]]:
     """Allowed pairs in different parts of a topic, with these topics."""
     found: dict[Pair, list[int]] = {}
     for topic, part in parts.items():
         members: dict[int, list[int]] = {}
         for node in sorted(part, key=lambda node: (-topic_counts[node], node)):
-            members.setdefault(part[node], []).append(node)
+            if left[node] > 0:
+                members.setdefault(part[node], []).append(node)
         for one, other in combinations(sorted(members), 2):
             for x in members[one][:most]:
                 for y in members[other][:most]:
@@ -103,12 +115,17 @@ def _candidates(
 
 
 def _best(
-    candidates: dict[Pair, list[int]], parts: dict[int, dict[int, int]], weights: Weights
+    candidates: dict[Pair, list[int]],
+    parts: dict[int, dict[int, int]],
+    weights: Weights,
+    left: NDArray[np.int64],
 ) -> Pair | None:
     """The pair that joins the most parts per weight; of equal ones the first by number."""
     pairs, joined = [], []
     for pair in sorted(candidates):
         u, v = pair
+        if min(left[u], left[v]) <= 0:
+            continue
         count = sum(1 for topic in candidates[pair] if topic in parts and parts[topic][u] != parts[topic][v])
         if count:
             pairs.append(pair)

@@ -7,18 +7,26 @@ a page, or as a bearer token of a call. Everything else gets 403.
 from __future__ import annotations
 
 import asyncio
+import gc
 import hmac
+import json
 import secrets
+import shlex
 import socket
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from broadloom.console.measuring import MeasuringProcess, PathMeasures
 from broadloom.console.relinking import DONE, RUNNING, Relinking
-from broadloom.console.what_if import WhatIfSession
+from broadloom.console.running_fleet import RunningFleet
+from broadloom.console.what_if import WhatIfSession, above_limit, changed_links
 from broadloom.errors import BroadloomError, InputError, missing_extra
 from broadloom.plans import Plan
-from broadloom.report import html_of, record_of
+from broadloom.report import html_of
 
 try:
     import uvicorn
@@ -38,6 +46,8 @@ HEADERS = {
 }
 # The largest request, in bytes: names of brokers and topics are short.
 MOST_BYTES = 100_000
+# Plans whose longest paths are remembered.
+MOST_MEASURED = 8
 
 
 class ConsoleServer:
@@ -49,22 +59,40 @@ class ConsoleServer:
         title: the heading of the page.
         unit: the unit of weights, as "ms".
         port: the port; 0: any free one.
+        fleet: a running fleet to show; its plan is that of the session until the first operation.
+        fleet_file: the fleet file, for the commands that the page shows.
     """
 
     def __init__(
-        self, session: WhatIfSession, source: str, title: str, unit: str = "", port: int = 0
+        self,
+        session: WhatIfSession,
+        source: str,
+        title: str,
+        unit: str = "",
+        port: int = 0,
+        fleet: RunningFleet | None = None,
+        fleet_file: str = "fleet.toml",
     ) -> None:
         self.session = session
         self.source = source
+        self.fleet = fleet
+        self.fleet_file = fleet_file
         self.title = title
         self.unit = unit
         self.token = secrets.token_urlsafe(24)
         self._socket = socket.create_server((LOOPBACK, port))
+        # Accepted sockets inherit it; otherwise the body of each answer waits 40 ms for an acknowledgement.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port: int = self._socket.getsockname()[1]
         self.hosts = {f"{name}:{self.port}" for name in (LOOPBACK, "localhost")}
         self._relinking: Relinking | None = None
-        self._measures: list[tuple[Plan, dict[str, Any]]] = []
-        self._lock = asyncio.Lock()  # one change at a time
+        self._measuring = MeasuringProcess()
+        self._measures: list[tuple[Plan, PathMeasures]] = []  # the newest last
+        self._base = 0  # rises when the session begins again
+        self._saved: Plan | None = None  # the plan of a fleet that is in the folder of the source
+        self._record_lock = asyncio.Lock()
+        self._last_record: tuple[dict[str, Plan], bytes] = ({}, b"")
+        self._changes = ThreadPoolExecutor(1, "broadloom-console")  # one change at a time
         self._tasks: set[asyncio.Task[None]] = set()
         config = uvicorn.Config(self._app(), log_level="warning", access_log=False, lifespan="off")
         self.server = uvicorn.Server(config)
@@ -76,11 +104,24 @@ class ConsoleServer:
 
     def run(self) -> None:
         """Serve until the process is interrupted."""
+        self._changes.submit(self._warm_up)
+        gc.freeze()  # what is loaded stays; a collection of all of it would hold up an operation by 200 ms
+        if self.fleet is not None:
+            self.fleet.start(self._follow_fleet)
         try:
             self.server.run(sockets=[self._socket])
         finally:
-            if self._relinking is not None:
-                self._relinking.cancel()
+            self.close()
+
+    def close(self) -> None:
+        """End all processes and connections; `run` does it."""
+        if self.fleet is not None:
+            self.fleet.stop()
+        self._changes.shutdown(cancel_futures=True)
+        if self._relinking is not None:
+            self._relinking.cancel()
+        self._measuring.close()
+        self._socket.close()
 
     # Requests.
 
@@ -92,7 +133,9 @@ class ConsoleServer:
         app.get("/api/state")(self._state)
         app.get("/api/record")(self._record)
         app.get("/api/script")(self._script)
-        for name in ("do", "undo", "branch", "switch", "relink", "cancel", "use"):
+        app.get("/api/apply")(self._apply)
+        app.get("/api/fleet")(self._fleet)
+        for name in ("do", "undo", "branch", "switch", "relink", "cancel", "use", "restart"):
             app.post(f"/api/{name}")(partial(self._call, name))
         return app
 
@@ -126,23 +169,46 @@ class ConsoleServer:
         return None
 
     async def _page(self) -> HTMLResponse:
-        record = await self._in_thread(self._record_of, {self.session.branch_name: self.session.plan})
-        return HTMLResponse(html_of(record, console={"token": self.token, "state": self.state()}))
+        fleet = self._fleet_record()  # before the record: if the plan changes meanwhile, the page sees it
+        record = await self._present_record()
+        settings = {"token": self.token, "state": self.state(), "fleet": fleet}
+        page = await self._in_thread(lambda: html_of(json.loads(record), console=settings))
+        return HTMLResponse(page)
 
     async def _compare(self, a: str, b: str) -> HTMLResponse:
-        plans = {name: self.session.plan_of(name) for name in (a, b)}
-        return HTMLResponse(html_of(await self._in_thread(self._record_of, plans)))
+        async with self._record_lock:
+            record = await self._record_of({name: self.session.plan_of(name) for name in (a, b)})
+        return HTMLResponse(await self._in_thread(lambda: html_of(json.loads(record))))
 
-    async def _record(self) -> JSONResponse:
-        plans = {self.session.branch_name: self.session.plan}
-        return JSONResponse(await self._in_thread(self._record_of, plans))
+    async def _record(self) -> Response:
+        return Response(await self._present_record(), media_type="application/json")
 
     async def _state(self) -> JSONResponse:
         self._measure_soon()
         return JSONResponse(self.state())
 
     async def _script(self) -> PlainTextResponse:
+        await self._save_source()
         return PlainTextResponse(self.session.script(self.source))
+
+    async def _apply(self) -> PlainTextResponse:
+        """The commands that put the present plan into effect; the console runs none of them."""
+        await self._save_source()
+        made = "what-if"
+        if self.fleet is not None:
+            commands = self.fleet.apply_commands(made)
+        else:
+            option = f"--fleet {shlex.quote(self.fleet_file)}"
+            commands = [
+                "# The steps on the running brokers; without --dry-run, they are taken:",
+                f"broadloom deploy apply {shlex.quote(self.source)} {made} {option} --dry-run",
+                "# Or the new files of all brokers, to install by hand:",
+                f"broadloom deploy export {made} {option} -o conf",
+            ]
+        return PlainTextResponse(self.session.script(self.source, made) + "\n".join(commands) + "\n")
+
+    async def _fleet(self, after: int = -1) -> JSONResponse:
+        return JSONResponse(self._fleet_record(after))
 
     async def _call(self, name: str, request: Request) -> JSONResponse:
         try:
@@ -151,13 +217,14 @@ class ConsoleServer:
             raise InputError("the request is not JSON") from error
         if not isinstance(body, dict):
             raise InputError("the request is not a JSON object")
-        async with self._lock:
-            await self._in_thread(getattr(self, f"_{name}"), body)
+        work = partial(getattr(self, f"_{name}"), body)
+        await asyncio.get_running_loop().run_in_executor(self._changes, work)
+        self._changes.submit(self._prepare)
         self._measure_soon()
         return JSONResponse(self.state())
 
     def _measure_soon(self) -> None:
-        """Prepare and measure in the background; once at a time."""
+        """Measure in the background; once at a time."""
         if not self._tasks:
             task = asyncio.create_task(self._in_thread(self._afterwards))
             self._tasks.add(task)
@@ -167,22 +234,60 @@ class ConsoleServer:
     async def _in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(None, partial(work, *arguments))
 
+    # The running fleet.
+
+    def _fleet_record(self, after: int = -1) -> dict[str, Any] | None:
+        """The running fleet as JSON, if there is one."""
+        if self.fleet is None:
+            return None
+        base = {"base": self._base, "isBase": self.fleet.plan is self.session.first_plan}
+        return self.fleet.record(after) | base
+
+    def _follow_fleet(self) -> None:
+        """Begin again with the plan of the fleet, unless operations were done."""
+
+        def restart() -> None:
+            changed = self.fleet is not None and self.fleet.plan is not self.session.first_plan
+            if changed and not self.session.is_used:
+                self._restart({})
+
+        self._changes.submit(restart)
+
+    def _restart(self, _: dict[str, Any]) -> None:
+        """Begin a new session with the plan of the running fleet."""
+        if self.fleet is None:
+            raise InputError("this console does not show a running fleet; undo operations instead")
+        self._cancel({})
+        self._relinking = None
+        session = WhatIfSession(self.fleet.plan, self.session.seed)
+        session.prepare()
+        self.session = session
+        self._base += 1
+
+    async def _save_source(self) -> None:
+        """Write the plan of a running fleet that operations began with: scripts start from it."""
+        plan = self.session.first_plan
+        if self.fleet is not None and self._saved is not plan:
+            await self._in_thread(self._measuring.save, plan, Path(self.source))
+            self._saved = plan
+
     # Work.
 
     def state(self) -> dict[str, Any]:
         """The state of the session as JSON."""
         session = self.session
         relinking = self._relinking
-        relink = None
+        relink: dict[str, Any] | None = None
+        bound = None
         if relinking is not None:
-            relink = {"state": relinking.poll(), "fits": relinking.situation is session.situation}
+            fits = relinking.situation is session.situation
+            relink = {"state": relinking.poll(), "fits": fits, "error": relinking.error}
             if relinking.plan is not None:
+                added, removed = changed_links(relinking.situation.plan, relinking.plan)
                 relink["measures"] = self._measured(relinking.plan, relinking.plan.lower_bound)
-                names = _links(relinking.plan) ^ _links(relinking.situation.plan)
-                relink["changed"] = len(names)
-        bound = (
-            relinking.plan.lower_bound if relinking and relinking.plan and relink and relink["fits"] else None
-        )
+                relink["changed"] = len(added) + len(removed)
+                relink["aboveLimit"] = list(above_limit(relinking.plan, relinking.situation.limit))
+                bound = relinking.plan.lower_bound if fits else None
         return {
             "branch": session.branch_name,
             "branches": list(session.branches),
@@ -196,29 +301,59 @@ class ConsoleServer:
         """The cost, the number of links, the gap to a bound, and the longest paths once they are measured."""
         cost = plan.total_weight
         bound = plan.lower_bound if bound is None else bound
-        paths = next((found for known, found in self._measures if known is plan), {})
+        paths = self._known_paths(plan)
+        found = {} if paths is None else {"worstDelay": paths.delay, "worstHops": paths.hops}
         gap = None if bound is None else max(0.0, cost / bound - 1) if bound > 0 else None
         return {
             "cost": cost,
             "links": len(plan.edges),
             "brokers": plan.interest.node_count,
             "gap": gap,
-        } | paths
+        } | found
+
+    def _known_paths(self, plan: Plan) -> PathMeasures | None:
+        return next((found for known, found in self._measures if known is plan), None)
+
+    def _remember_paths(self, plan: Plan, found: PathMeasures) -> None:
+        others = [one for one in self._measures if one[0] is not plan]
+        self._measures = [*others, (plan, found)][-MOST_MEASURED:]
+
+    def _warm_up(self) -> None:
+        """Load the kernels of repairs with a session of its own, so that the first one is quick."""
+        session = WhatIfSession(self.session.first_plan, self.session.seed)
+        with suppress(BroadloomError):
+            for name in session.names[:1]:
+                session.do(["fail", "broker", name])
+
+    def _prepare(self) -> None:
+        """Prepare the next repair."""
+        self.session.prepare()
 
     def _afterwards(self) -> None:
-        """Prepare the next repair, and measure the longest paths of the plans that are shown."""
-        self.session.prepare()
-        plans = [self.session.plan, self.session.first_plan]
+        """Measure the longest paths of the plans that are shown."""
+        session = self.session
+        plans = [session.first_plan, session.plan]
         if self._relinking is not None and self._relinking.plan is not None:
             plans.append(self._relinking.plan)
-        known = self._measures
-        self._measures = [
-            next((one for one in known if one[0] is plan), None) or (plan, _paths(plan)) for plan in plans
-        ]
+        for plan in plans:
+            if self._known_paths(plan) is None:
+                self._remember_paths(plan, self._measuring.paths(plan))
 
-    def _record_of(self, plans: dict[str, Plan]) -> dict[str, Any]:
-        self._afterwards()
-        return record_of(plans, self.title, self.unit, repairs=False)
+    async def _present_record(self) -> bytes:
+        """The record of the present plan; requests that waited together get the newest one."""
+        async with self._record_lock:
+            return await self._record_of({self.session.branch_name: self.session.plan})
+
+    async def _record_of(self, plans: dict[str, Plan]) -> bytes:
+        """The record of a page, as JSON."""
+        known, record = self._last_record
+        if list(known) == list(plans) and all(known[name] is plan for name, plan in plans.items()):
+            return record
+        record, paths = await self._in_thread(self._measuring.record, plans, self.title, self.unit)
+        for plan, found in zip(plans.values(), paths, strict=True):
+            self._remember_paths(plan, found)
+        self._last_record = (plans, record)
+        return record
 
     def _do(self, body: dict[str, Any]) -> None:
         self.session.do(_words(body))
@@ -246,16 +381,6 @@ class ConsoleServer:
         if found is None or found.poll() != DONE or found.situation is not self.session.situation:
             raise InputError("there is no finished re-link of the present plan; start one")
         self.session.do("relink", found.plan)
-
-
-def _paths(plan: Plan) -> dict[str, Any]:
-    metrics = plan.metrics()
-    return {"worstDelay": metrics["weighted_max_diameter"], "worstHops": metrics["max_diameter"]}
-
-
-def _links(plan: Plan) -> set[tuple[str, ...]]:
-    names = plan.interest.node_ids
-    return {tuple(sorted((names[u], names[v]))) for u, v in plan.edges.tolist()}
 
 
 def _words(body: dict[str, Any]) -> list[str]:

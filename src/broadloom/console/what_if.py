@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 NamedPair = tuple[str, str]
 MAIN = "main"
+# Plans whose repairs are prepared: the present one, and those that undo returns to.
+MOST_PREPARED = 4
 # The largest number of brokers whose weights are written out as a matrix.
 MOST_IN_MATRIX = 4000
 # Columns of a table of nodes that a broker takes over from the brokers of the site that it moves to.
@@ -36,7 +38,18 @@ POSITIONS = ("lat", "lon", "latitude", "longitude", "lng", "x", "y", "z")
 
 @dataclass(frozen=True)
 class Effect:
-    """What an operation did: the links that it added and removed, by names, and the cost before and after."""
+    """What an operation did.
+
+    Attributes:
+        operation: the operation as text.
+        added: the links that it added, by names.
+        removed: the links that it removed.
+        cost_before: the cost before it.
+        cost_after: the cost after it.
+        links: the number of links after it.
+        above_limit: the brokers that have more links than the limit afterwards.
+        newly_above: those of them that had not before.
+    """
 
     operation: str
     added: tuple[NamedPair, ...]
@@ -45,6 +58,7 @@ class Effect:
     cost_after: float
     links: int
     above_limit: tuple[str, ...] = ()
+    newly_above: tuple[str, ...] = ()
 
     def record(self) -> dict[str, Any]:
         """The effect as JSON."""
@@ -56,6 +70,7 @@ class Effect:
             "costAfter": self.cost_after,
             "links": self.links,
             "aboveLimit": list(self.above_limit),
+            "newlyAbove": list(self.newly_above),
         }
 
 
@@ -71,7 +86,7 @@ class Situation:
         cut: links that failed.
         forbidden: links that must not be used.
         pinned: links that stay.
-        limit: the largest number of links of a broker for a re-link; 0: no limit.
+        limit: the largest number of links of a broker, kept by re-links, and by repairs that can; 0: none.
         operations: the operations so far.
         effect: the effect of the last one.
     """
@@ -132,7 +147,7 @@ class WhatIfSession:
         self._index = {name: i for i, name in enumerate(self._names)}
         self._branches: dict[str, list[Situation]] = {MAIN: [Situation(plan, plan.weights, plan.nodes)]}
         self.branch_name = MAIN
-        self._prepared: tuple[Plan, Live] | None = None
+        self._prepared: list[tuple[Plan, Live]] = []  # the newest last
 
     # The present state.
 
@@ -163,6 +178,11 @@ class WhatIfSession:
     def steps(self) -> int:
         """The number of operations that can be undone in the present branch."""
         return len(self._branches[self.branch_name]) - 1
+
+    @property
+    def is_used(self) -> bool:
+        """Whether operations or branches were made that would be lost with the session."""
+        return len(self._branches) > 1 or self.steps > 0
 
     # Operations.
 
@@ -243,15 +263,16 @@ class WhatIfSession:
     def prepare(self) -> None:
         """Prepare the next repair, so that it takes milliseconds."""
         plan = self.plan
-        if self._prepared is None or self._prepared[0] is not plan:
-            self._prepared = (plan, maintain(plan, seed=self.seed))
+        if not any(known is plan for known, _ in self._prepared):
+            self._prepared = [*self._prepared, (plan, maintain(plan, seed=self.seed))][-MOST_PREPARED:]
 
     def live(self) -> Live:
         """A live overlay of the present plan, to be changed."""
-        prepared = self._prepared
-        if prepared is not None and prepared[0] is self.plan:
-            return deepcopy(prepared[1])
-        return maintain(self.plan, seed=self.seed)
+        plan = self.plan
+        for known, prepared in self._prepared:
+            if known is plan:
+                return deepcopy(prepared)
+        return maintain(plan, seed=self.seed)
 
     def index_of(self, name: str) -> int:
         """The number of a broker of the beginning.
@@ -287,45 +308,107 @@ def relinked_plan(situation: Situation, seed: int = 0) -> Plan:
 
 def _with_rules(plan: Plan, situation: Situation) -> Plan:
     """The plan without links that failed or are forbidden, and with pinned ones; every topic is connected."""
-    names = plan.interest.node_ids
-    index = {name: i for i, name in enumerate(names)}
+    refused, wanted = _rules(plan, situation)
+    if not refused and not wanted:
+        return plan
+    edges = [edge for edge in map(tuple, plan.edges.tolist()) if edge not in refused]
+    edges += sorted(wanted - set(edges))
+    edges += reconnected(plan.interest.grouped(), plan.weights, _edge_array(edges), refused)
+    if edges == list(map(tuple, plan.edges.tolist())):
+        return plan
+    return replace(plan, overlay=Overlay.from_edges(plan.interest.node_count, edges))
+
+
+def _within_limit(before: Plan, made: Plan, situation: Situation) -> Plan:
+    """A repaired plan whose new links keep the limit, if such links connect every topic."""
+    if not above_limit(made, situation.limit):
+        return made
+    names = made.interest.node_ids
+    degrees = made.overlay.degrees()
+    added = {frozenset(pair) for pair in changed_links(before, made)[0]}
+    refused, wanted = _rules(made, situation)
+    kept = [
+        (u, v)
+        for u, v in made.edges.tolist()
+        if (u, v) in wanted
+        or max(degrees[u], degrees[v]) <= situation.limit
+        or frozenset((names[u], names[v])) not in added
+    ]
+    room = situation.limit - np.bincount(np.ravel(kept).astype(np.int64), minlength=len(names))
+    try:
+        kept += reconnected(made.interest.grouped(), made.weights, _edge_array(kept), refused, room)
+    except InputError:  # the page says which brokers are above the limit
+        return made
+    return replace(made, overlay=Overlay.from_edges(len(names), kept))
+
+
+def _rules(plan: Plan, situation: Situation) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
+    """The links that must not be used, and those that must, by the numbers of brokers of a plan."""
+    index = {name: i for i, name in enumerate(plan.interest.node_ids)}
 
     def numbers(pairs: Iterable[NamedPair]) -> set[tuple[int, int]]:
         known = [pair for pair in pairs if pair[0] in index and pair[1] in index]
         return {(min(index[u], index[v]), max(index[u], index[v])) for u, v in known}
 
-    refused = numbers(situation.cut | situation.forbidden)
-    wanted = numbers(situation.pinned - situation.cut)
-    if not refused and not wanted:
-        return plan
-    edges = [edge for edge in map(tuple, plan.edges.tolist()) if edge not in refused]
-    edges += sorted(wanted - set(edges))
-    array = np.array(edges, np.int32).reshape(-1, 2)
-    edges += reconnected(plan.interest.grouped(), plan.weights, array, refused)
-    if edges == list(map(tuple, plan.edges.tolist())):
-        return plan
-    return replace(plan, overlay=Overlay.from_edges(len(names), edges))
+    return numbers(situation.cut | situation.forbidden), numbers(situation.pinned - situation.cut)
+
+
+def _edge_array(edges: Sequence[tuple[int, ...]]) -> NDArray[np.int32]:
+    return np.array(edges, np.int32).reshape(-1, 2)
 
 
 def _effect(operation: Operation, before: Situation, after: Situation) -> Effect:
-    old, new = _named_links(before.plan), _named_links(after.plan)
-    limit = after.limit
-    degrees = after.plan.overlay.degrees()
-    above = [after.plan.interest.node_ids[b] for b in np.flatnonzero(degrees > limit)] if limit else []
+    added, removed = changed_links(before.plan, after.plan)
+    above = above_limit(after.plan, after.limit)
+    known = set(above_limit(before.plan, after.limit))
     return Effect(
         operation.text,
-        tuple(sorted(new - old)),
-        tuple(sorted(old - new)),
+        added,
+        removed,
         before.plan.total_weight,
         after.plan.total_weight,
         len(after.plan.edges),
-        tuple(above),
+        above,
+        tuple(name for name in above if name not in known),
     )
 
 
-def _named_links(plan: Plan) -> set[NamedPair]:
+def above_limit(plan: Plan, limit: int) -> tuple[str, ...]:
+    """The brokers with more links than a limit; 0: no limit."""
     names = plan.interest.node_ids
-    return {_pair(names[u], names[v]) for u, v in plan.edges.tolist()}
+    return tuple(names[b] for b in np.flatnonzero(plan.overlay.degrees() > limit)) if limit else ()
+
+
+def changed_links(before: Plan, after: Plan) -> tuple[tuple[NamedPair, ...], tuple[NamedPair, ...]]:
+    """The links that only the later plan has, and those that only the earlier one has, by names.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> interest = bl.Interest.from_lists([["a"], ["a"], ["a"]], node_ids=["rome", "oslo", "bonn"])
+        >>> plans = [bl.Plan(interest, bl.Weights.uniform(3), bl.Overlay.from_edges(3, edges), "by hand")
+        ...          for edges in ([(0, 1), (1, 2)], [(0, 1), (0, 2)])]
+        >>> changed_links(*plans)
+        ((('bonn', 'rome'),), (('bonn', 'oslo'),))
+    """
+    old_names, new_names = before.interest.node_ids, after.interest.node_ids
+    number = {name: i for i, name in enumerate(old_names)}
+    for name in new_names:
+        number.setdefault(name, len(number))
+    names = list(number)
+    shared = np.array([number[name] for name in new_names], np.int64)
+    old = _link_codes(before.edges.astype(np.int64), len(names))
+    new = _link_codes(shared[after.edges], len(names))
+
+    def named(codes: NDArray[np.int64]) -> tuple[NamedPair, ...]:
+        pairs = zip((codes // len(names)).tolist(), (codes % len(names)).tolist(), strict=True)
+        return tuple(sorted(_pair(names[u], names[v]) for u, v in pairs))
+
+    return named(np.setdiff1d(new, old, True)), named(np.setdiff1d(old, new, True))
+
+
+def _link_codes(edges: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """One number per link, the same for both directions."""
+    return np.asarray(edges.min(axis=1) * count + edges.max(axis=1), np.int64)
 
 
 def _pair(u: str, v: str) -> NamedPair:
@@ -486,11 +569,14 @@ class _WhatIfStep:
             not_carried=NotCarried(left_out),
             notes={},
         )
-        return replace(after, plan=_with_rules(plan, after))
+        return self._ruled_plan(plan, after)
 
     def _ruled(self, **rules: frozenset[NamedPair]) -> Situation:
         after = replace(self.before, **rules)  # type: ignore[arg-type]
-        return replace(after, plan=_with_rules(after.plan, after))
+        return self._ruled_plan(after.plan, after)
+
+    def _ruled_plan(self, plan: Plan, after: Situation) -> Situation:
+        return replace(after, plan=_within_limit(self.before.plan, _with_rules(plan, after), after))
 
     def _present(self, name: str) -> int:
         """The number of a broker that is up, in the present plan."""

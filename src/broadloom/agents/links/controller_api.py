@@ -30,6 +30,7 @@ from broadloom.agents.links.controller_protocol import (
     METRICS_PATH,
     NONCE_HEADER,
     PEER_HEADER,
+    PLAN_PATH,
     POLL_SECONDS,
     PROPOSAL_PATH,
     SESSION_HEADER,
@@ -125,6 +126,9 @@ class ControllerBackend(Protocol):
     async def adopt(self) -> ProposalAnswer:
         """Move to the proposed plan."""
 
+    async def present_plan(self) -> dict[str, Any]:
+        """The present plan, as `plan_message` writes it."""
+
 
 def controller_app(backend: ControllerBackend, key: FleetKey) -> SignedTraffic:
     """The API of a controller.
@@ -179,6 +183,12 @@ def controller_app(backend: ControllerBackend, key: FleetKey) -> SignedTraffic:
     async def read_status() -> dict[str, Any]:
         """The status of the fleet, as `broadloom status --json` prints it."""
         return backend.status() | {"requests": dict(signed.counts)}
+
+    @app.get(PLAN_PATH, tags=["operators"])
+    async def read_plan() -> Response:
+        """The present plan: subscriptions, links and weights."""
+        body = json.dumps(await backend.present_plan(), separators=(",", ":"))
+        return Response(body, media_type="application/json")
 
     @app.post(PROPOSAL_PATH, tags=["operators"])
     async def adopt_proposal() -> ProposalAnswer:
@@ -648,7 +658,10 @@ def _guarded_http(connections: int) -> type[asyncio.Protocol]:
 def _listening(address: Address) -> socket.socket:
     family = socket.AF_INET6 if ":" in address.hostname else socket.AF_INET
     try:
-        return socket.create_server((address.hostname, address.port), family=family, backlog=128)
+        made = socket.create_server((address.hostname, address.port), family=family, backlog=128)
+        # Accepted sockets inherit it; otherwise the body of each answer waits 40 ms for an acknowledgement.
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(

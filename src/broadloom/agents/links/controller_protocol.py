@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 HELLO_PATH = "/v1/hello"
 STATUS_PATH = "/v1/status"
 PROPOSAL_PATH = "/v1/proposal"
+PLAN_PATH = "/v1/plan"
 METRICS_PATH = "/metrics"
 NONCE_HEADER = "broadloom-nonce"
 SESSION_HEADER = "broadloom-session"

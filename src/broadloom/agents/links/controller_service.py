@@ -37,6 +37,7 @@ from broadloom.agents.links.fleet_controller import FleetController
 from broadloom.agents.links.fleet_planner import FleetPlanner
 from broadloom.agents.links.group_trees import check_trees
 from broadloom.agents.links.live_status import fleet_status
+from broadloom.agents.links.plan_message import plan_message
 from broadloom.agents.links.planned_trees import Filters, Hops
 from broadloom.agents.links.relink_search import in_process, relink
 from broadloom.agents.links.route_orders import AgentReport, Epoch
@@ -261,9 +262,8 @@ class ControllerService:
     def status(self) -> dict[str, Any]:
         """The status of the fleet, as JSON values."""
         self._note_problems()
-        return fleet_status(
-            self.controller.status(), self._options.fleet.brokers, self.planner.status(), self._problems
-        )
+        planner = self.planner.status() | {"plan_number": self.planner.number}
+        return fleet_status(self.controller.status(), self._options.fleet.brokers, planner, self._problems)
 
     def _note_problems(self) -> None:
         """Note the present problems of planner, events and moves, and when each began."""
@@ -281,6 +281,10 @@ class ControllerService:
         if note is not None:
             self._plan_due.set()
         return ProposalAnswer(adopted=note is not None, note=note or "there is no proposal")
+
+    async def present_plan(self) -> dict[str, Any]:
+        """The present plan as JSON values."""
+        return await self._in_thread(lambda: plan_message(self.planner.plan()))
 
     # What moves of clients need.
 

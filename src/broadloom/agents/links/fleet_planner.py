@@ -66,6 +66,9 @@ class FleetPlanner:
             agent has observed yet.
         seed: the seed of `maintain` and of proposals.
 
+    Attributes:
+        number: rises with each change of the plan, and sometimes without one; a restart begins at 0.
+
     Raises:
         InputError: the journal is damaged, or the plan has a broker without an address.
         StorageError: the journal cannot be read or written.
@@ -111,6 +114,7 @@ class FleetPlanner:
     def __init__(
         self, fleet: Fleet, state: Path | RecordJournal | None, plan: Plan | None = None, seed: int = 0
     ) -> None:
+        self.number = 0
         self._fleet = fleet
         self._seed = seed
         self._journal = (
@@ -254,6 +258,10 @@ class FleetPlanner:
     def carried_parts(self, text: str) -> tuple[str, ...]:
         """The filters that links carry for a filter of a client; can be called from another thread."""
         return self._carried(text)[0]
+
+    def plan(self) -> Plan:
+        """The present overlay, with what links carry for each broker."""
+        return self._plan()
 
     def not_carried(self) -> list[dict[str, str]]:
         """What clients want that links do not carry: broker, filter and reason."""
@@ -610,6 +618,7 @@ class FleetPlanner:
             else None
         )
         proposal = self._proposal
+        self.number += 1
         self._status = {
             "not_carried": rows[:SHOWN_ROWS],
             "not_carried_count": len(rows),
