@@ -61,6 +61,13 @@ def codes_of(edges: NDArray[np.int32], nodes: int) -> NDArray[np.int64]:
     return edges[:, 0].astype(np.int64) * nodes + edges[:, 1]
 
 
+def is_among(codes: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each code is among the others; both ascend."""
+    if not len(others):
+        return np.zeros(len(codes), bool)
+    return others[np.minimum(np.searchsorted(others, codes), len(others) - 1)] == codes
+
+
 def positions_of(interest: Interest) -> NDArray[np.int32]:
     """The index in `interest.nodes` of each subscription of `interest.topics`."""
     return _positions(interest.topics, interest.node_start)

@@ -61,6 +61,7 @@ HEAT_PER_GAP = 0.6
 MORE_HEAT = 0.15  # per level, in times of the gap
 MOST_HEAT = 0.5
 REPLACEMENT_ROUNDS = (1, 3)  # of replacement by all pairs, at the end of the first level and of the others
+MANY_NODES = 2048  # with more, the first level has no such round: it takes longer than `grmaw`
 MOST_DESCENTS = 20
 MOST_EFFORT = 12
 LEVEL_GROWTH = 4.0  # the most that a level takes, in times of the level before
@@ -232,10 +233,16 @@ class GuidedSearch:
             self._interest,
             self._weights,
             self.best,
-            REPLACEMENT_ROUNDS[min(level, 1)],
+            self._replacement_rounds(level),
             self._max_degree,
             None if deadline == math.inf else max(deadline - time.monotonic(), 0.0),
         )
+
+    def _replacement_rounds(self, level: int) -> int:
+        """The number of rounds of replacement by all pairs at the end of a level."""
+        if level == 0 and self._interest.node_count > MANY_NODES:
+            return 0
+        return REPLACEMENT_ROUNDS[min(level, 1)]
 
 
 def _steps(level: int) -> int:
