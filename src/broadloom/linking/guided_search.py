@@ -78,7 +78,7 @@ class GuidedOptions:
 
     Attributes:
         effort: the number of levels of the search, from 1 to 12. Level 1 takes about 15 times as long as
-            `grmaw`, each further one two to four times as long as all before. More effort never gives a
+            `grmaw`, each further one two to six times as long as all before. More effort never gives a
             heavier overlay. None: 1, or as many as `seconds` and `gap` allow if one of them is given.
         seconds: stop the search at this time; then the result depends on the machine. The first overlay and
             a last proof are not cut short.
@@ -96,7 +96,7 @@ class GuidedOptions:
         if self.effort is not None and check_count(self.effort, "effort", minimum=1) not in EFFORTS:
             raise InputError(
                 f"effort is {self.effort!r}; give a whole number from 1 to {MOST_EFFORT}: "
-                "each level takes two to four times as long as all before"
+                "each level takes two to six times as long as all before"
             )
         if self.seconds is not None:
             check_number(self.seconds, "seconds")
