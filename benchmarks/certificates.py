@@ -1,6 +1,6 @@
 """Benchmarks of certificates: where the gap between plan and bound comes from, and how it shrinks over time.
 
-    python benchmarks/certificates.py                     # everything; takes about half an hour
+    python benchmarks/certificates.py                     # everything; takes about an hour
     python benchmarks/certificates.py --only causes       # some sections
     python benchmarks/certificates.py --quick             # a smoke test; saves nothing
 
@@ -103,6 +103,7 @@ def curve(quick: bool) -> Section:
             section.rows.append(
                 Instance(nodes, topics, popularity, kind).row() | {"effort": level + 1, **mean}
             )
+    claims(section)
     return section
 
 
@@ -133,10 +134,11 @@ def claims(section: Section) -> None:
         (1000, "zipf"): {"10 s": 5, "60 s": 2.5},
     }
     for row in section.rows:
-        limit = asked.get((row["nodes"], row["popularity"]), {}).get(row["limit"])
-        if limit:
-            name = f"gap % at {row['nodes']} brokers ({row['popularity']}), {row['limit']}"
-            section.claim(name, row["gap %"], at_most=limit)
+        time_limit = row.get("limit", "default" if row.get("effort") == 1 else None)
+        most = asked.get((row["nodes"], row["popularity"]), {}).get(time_limit)
+        if most:
+            name = f"gap % at {row['nodes']} brokers ({row['popularity']}), {time_limit}"
+            section.claim(name, row["gap %"], at_most=most)
 
 
 class CpuClock:
@@ -164,8 +166,9 @@ def minute(quick: bool) -> Section:
     section = Section("Weight and bound in a minute")
     guided_search.time = local_search.time = CpuClock  # type: ignore[assignment, attr-defined]
     marks = (1.0,) if quick else (10.0, 60.0)
-    list(traced(Instance(60, 30, "unif", "planar", (3, 15)), (1.0,)))
     shapes = [(120, 60, "planar")] if quick else [shape for shape in LARGE if is_there(shape[2])]
+    for _, _, kind in shapes:
+        list(traced(Instance(60, 30, "unif", kind, (3, 15)), (1.0,)))  # compiles the kernels
     found: dict[tuple[str, str], list[Any]] = {}
     for seed, (nodes, topics, kind), popularity in product(SEEDS, shapes, ("unif", "zipf")):
         instance = Instance(nodes, topics, popularity, kind, seed=seed)
@@ -218,22 +221,32 @@ def large(quick: bool) -> Section:
     for nodes, popularity in product((250,) if quick else (4000, 16000), ("unif", "zipf")):
         instance = Instance(nodes, 200, popularity)
         interest, weights = instance.build()
-        began = time.process_time()
-        greedy = bl.link(interest, weights, "grmaw")
-        middle = time.process_time()
-        plan = bl.link(interest, weights, "broadloom")
-        took = time.process_time() - middle
+        greedy, least = least_time(interest, weights, "grmaw")
+        plan, took = least_time(interest, weights, "broadloom", 2 if nodes < 10_000 else 1)
         section.rows.append(
             instance.row()
             | {
-                "grmaw CPU s": middle - began,
+                "grmaw CPU s": least,
                 "CPU s": took,
-                "time / grmaw": took / (middle - began),
+                "time / grmaw": took / least,
                 "below grmaw %": 100 * (1 - plan.total_weight / greedy.total_weight),
                 "gap %": 100 * (plan.gap or 0.0),
             }
         )
+        section.claim(f"time / grmaw at {nodes} brokers ({popularity})", took / least, at_most=5)
     return section
+
+
+def least_time(
+    interest: bl.Interest, weights: bl.Weights, algorithm: str, rounds: int = 2
+) -> tuple[bl.Plan, float]:
+    """A plan, and the least CPU seconds of some runs: the first one can compile kernels."""
+    took = []
+    for _ in range(rounds):
+        began = time.process_time()
+        plan = bl.link(interest, weights, algorithm)
+        took.append(time.process_time() - began)
+    return plan, min(took)
 
 
 def previous(quick: bool) -> Section:
