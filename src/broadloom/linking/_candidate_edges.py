@@ -14,11 +14,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels import inner_kernel, kernel
+from broadloom.kernels import WORD, bit_of, inner_kernel, kernel, popcount
 from broadloom.linking._bands import Rows, in_threads, with_capacity
 from broadloom.model import Interest, WeightArrays, Weights, weight_of
 
-MOST_NODES_SQUARED = 2048  # 32 MiB
+LEVELS = (0.3, 0.6, 0.8, 0.9, 0.97, 0.99, 1.0)  # of heights, as quantiles, by which pairs are screened
+ALMOST_ONE = 1.0 - 1e-9  # allows for the rounding of an upper bound
+# Nanoseconds, as measured. Only their ratios matter, and only for speed.
+WALK_PER_STEP = 1.3
+SCREEN_PER_WORD = 0.5
+SUM_PER_TOPIC = 1.5
 WORK_PER_BLOCK = 1 << 25  # steps of a thread at a time: some hundredths of a second
 
 
@@ -54,6 +59,13 @@ def candidates_of(interest: Interest, weights: Weights, codes: NDArray[np.int64]
 def codes_of(edges: NDArray[np.int32], nodes: int) -> NDArray[np.int64]:
     """The code of each edge, ascending with `(u, v)`."""
     return edges[:, 0].astype(np.int64) * nodes + edges[:, 1]
+
+
+def is_among(codes: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each code is among the others; both ascend."""
+    if not len(others):
+        return np.zeros(len(codes), bool)
+    return others[np.minimum(np.searchsorted(others, codes), len(others) - 1)] == codes
 
 
 def positions_of(interest: Interest) -> NDArray[np.int32]:
@@ -192,9 +204,12 @@ def chains_of_overlay(interest: Interest, sequence: Candidates, rank: NDArray[np
 def chains_of_trees(
     interest: Interest, low: NDArray[np.int32], high: NDArray[np.int32], height: NDArray[np.float64]
 ) -> Chains:
-    """Chains of the topics' minimum spanning trees, from the subscriptions at the ends of their edges."""
+    """Chains of the topics' minimum spanning trees, from the subscriptions at the ends of their edges.
+
+    The edges are those of one topic after the other.
+    """
     joins = _no_joins(interest.subscription_count)
-    _join_in_order(joins, low, high, height, np.argsort(height, kind="stable"))
+    _join_trees(joins, interest.node_start, low, high, height)
     return _chains_of(joins, interest.node_start, interest.nodes)
 
 
@@ -205,20 +220,19 @@ def heavy_pairs(
 
     The extra of both nodes is added to the heights first.
 
-    It costs the sum of the squares of the topics' subscribers. With few nodes it takes half of that, and
-    quadratic memory: each chain is walked in one direction only, and the two halves of a pair are added.
+    It costs the sum of the squares of the topics' subscribers at most. Most pairs are far below: upper bounds
+    on their heights show that, and heights are summed for the others.
     """
-    n = interest.node_count
     position = chains.position[positions_of(interest)]
     walk = _ChainWalk(
         interest.topic_start, interest.topics, interest.node_start, position, chains.node, chains.step
     )
-    blocks = _blocks(n, pricing_work(interest))
-    square = np.zeros((n, n) if n <= MOST_NODES_SQUARED else (0, 0))
-    if len(square):
-        in_threads(lambda rows: _walk_ahead(walk, square, *rows), blocks)
+    screen = _screen_of(walk, interest.topic_count)
     limits = (float(ratio), extra)
-    found = in_threads(lambda rows: _heavy_rows(walk, square, weights.arrays(), limits, *rows), blocks)
+    found = in_threads(
+        lambda rows: _heavy_rows(walk, screen, weights.arrays(), limits, *rows),
+        _blocks(interest.node_count, pricing_work(interest)),
+    )
     ends, height = (np.concatenate(columns, axis=1) for columns in zip(*found, strict=True))
     return HeavyPairs(ends.T, height[0])
 
@@ -266,16 +280,20 @@ def _replay(joins: _Joins, sequence: Candidates, rank: NDArray[np.int64]) -> Non
 
 
 @kernel
-def _join_in_order(
+def _join_trees(
     joins: _Joins,
+    node_start: NDArray[np.int64],
     low: NDArray[np.int32],
     high: NDArray[np.int32],
     height: NDArray[np.float64],
-    order: NDArray[np.int64],
 ) -> None:
-    """Join the two subscriptions of each entry, in this order of the entries."""
-    for k in order:
-        _join(joins, low[k], high[k], height[k])
+    """Join the two subscriptions of each edge of the trees, the lowest of a tree first."""
+    first = 0
+    for t in range(len(node_start) - 1):
+        end = first + max(node_start[t + 1] - node_start[t] - 1, 0)
+        for k in np.argsort(height[first:end], kind="mergesort"):
+            _join(joins, low[first + k], high[first + k], height[first + k])
+        first = end
 
 
 @inner_kernel
@@ -316,45 +334,182 @@ def _chains_of(joins: _Joins, node_start: NDArray[np.int64], nodes: NDArray[np.i
     return Chains(position, node, step, joins.joined_to, joins.joined_at)
 
 
+class _Screen(NamedTuple):
+    """Upper bounds on the heights of pairs.
+
+    A subscriber of a topic has reached the height at which it is joined to the first one of the chain. Two of
+    them are joined at the higher one of what they have reached, if that differs; otherwise at most there.
+
+    Attributes:
+        same: of each position of the chains, the first and the last one that have reached the same height.
+        reached: the height that each subscription of `topics` has reached.
+        total: the sum of these heights over the topics of each node.
+        level: ascending heights; the last one is the highest of all.
+        bits: per node and level, the topics in which the node has not reached more than the level.
+    """
+
+    same: NDArray[np.int32]
+    reached: NDArray[np.float64]
+    total: NDArray[np.float64]
+    level: NDArray[np.float64]
+    bits: NDArray[np.uint64]
+
+
+def _screen_of(walk: _ChainWalk, topics: int) -> _Screen:
+    """The screen of some chains."""
+    at_position, same = _reached(walk)
+    reached = at_position[walk.position]
+    level = np.quantile(reached, LEVELS) if len(reached) else np.zeros(len(LEVELS))
+    total, bits = _screen_bits(walk, reached, level, -(-topics // WORD))
+    return _Screen(same, reached, total, level, bits)
+
+
 @kernel
-def _walk_ahead(walk: _ChainWalk, square: NDArray[np.float64], first: int, end: int) -> None:
-    """Add up in row u the heights to the nodes behind u in its chains, for first <= u < end."""
-    for u in range(first, end):
+def _reached(walk: _ChainWalk) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """The height at which each position is joined to the first one of its chain; `same` of a screen."""
+    reached = np.empty(len(walk.step))
+    same = np.empty((len(walk.step), 2), np.int32)
+    for t in range(len(walk.node_start) - 1):
+        first = walk.node_start[t]
+        height = 0.0
+        for p in range(walk.node_start[t], walk.node_start[t + 1]):
+            if p > first and walk.step[p - 1] > height:
+                height = walk.step[p - 1]
+                same[first:p, 1] = p - 1
+                first = p
+            reached[p] = height
+            same[p, 0] = first
+        same[first : walk.node_start[t + 1], 1] = walk.node_start[t + 1] - 1
+    return reached, same
+
+
+@kernel
+def _screen_bits(
+    walk: _ChainWalk, reached: NDArray[np.float64], level: NDArray[np.float64], words: int
+) -> tuple[NDArray[np.float64], NDArray[np.uint64]]:
+    """The total and the bits of a screen."""
+    n = len(walk.topic_start) - 1
+    total = np.zeros(n)
+    bits = np.zeros((n, len(level), words), np.uint64)
+    for u in range(n):
         for i in range(walk.topic_start[u], walk.topic_start[u + 1]):
-            _add_ahead(walk, walk.position[i], walk.node_start[walk.topics[i] + 1], square[u])
+            total[u] += reached[i]
+            for k in range(len(level)):
+                if reached[i] <= level[k]:
+                    bits[u, k, walk.topics[i] >> 6] |= bit_of(walk.topics[i])
+    return total, bits
 
 
 @kernel
 def _heavy_rows(
     walk: _ChainWalk,
-    square: NDArray[np.float64],
+    screen: _Screen,
     weights: WeightArrays,
     limits: tuple[float, NDArray[np.float64]],
     first: int,
     end: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The heavy pairs (u, v) with first <= u < end, as two rows, and their heights as one."""
+    """The heavy pairs (u, v) with first <= u < end, as two rows, and their heights as one.
+
+    The pairs of a row are screened by the totals of their nodes, then by the levels. If many pass, the chains
+    of the row are walked instead, which gives all heights.
+    """
     ratio, extra = limits
     n = len(walk.topic_start) - 1
+    words = screen.bits.shape[1] * screen.bits.shape[2]
     ends = np.empty((2, n), np.int32)
     height = np.empty((1, n))
     count = 0
     total = np.empty(n)
+    limit = np.empty(n)
+    passed = np.empty(n, np.int32)
+    own = np.full(screen.bits.shape[2] * WORD, -1.0)  # the height that u has reached in each of its topics
     for u in range(first, end):
-        if len(square):
-            for v in range(u + 1, n):
-                total[v] = square[u, v] + square[v, u]
+        steps = 0
+        for i in range(walk.topic_start[u], walk.topic_start[u + 1]):
+            steps += walk.node_start[walk.topics[i] + 1] - walk.node_start[walk.topics[i]]
+            own[walk.topics[i]] = screen.reached[i]
+        candidates = 0
+        for v in range(u + 1, n):
+            limit[v] = ratio * weight_of(weights, u, v) - extra[u] - extra[v]
+            passed[candidates] = v
+            candidates += screen.total[u] + screen.total[v] > limit[v] * ALMOST_ONE
+        screens = candidates * words * SCREEN_PER_WORD < steps * WALK_PER_STEP
+        topics = 0
+        if screens:
+            candidates = _pass_levels(screen, u, limit, passed, candidates)
+            for k in range(candidates):
+                topics += walk.topic_start[passed[k] + 1] - walk.topic_start[passed[k]]
+        if screens and topics * SUM_PER_TOPIC < steps * WALK_PER_STEP:
+            _walk_same_height(walk, screen, u, total)
+            for k in range(candidates):
+                total[passed[k]] += _sum_heights(walk, screen, own, passed[k])
         else:
             _walk_both_directions(walk, u, total)
         ends = with_capacity(ends, count, n)
         height = with_capacity(height, count, n)
-        for v in range(u + 1, n):
-            if total[v] > 0.0 and total[v] + extra[u] + extra[v] > ratio * weight_of(weights, u, v):
+        for k in range(candidates):
+            v = passed[k]
+            if total[v] > 0.0 and total[v] > limit[v]:
                 ends[0, count] = u
                 ends[1, count] = v
                 height[0, count] = total[v]
                 count += 1
+        for i in range(walk.topic_start[u], walk.topic_start[u + 1]):
+            own[walk.topics[i]] = -1.0
     return ends[:, :count], height[:, :count]
+
+
+@inner_kernel
+def _pass_levels(
+    screen: _Screen, u: int, limit: NDArray[np.float64], passed: NDArray[np.int32], candidates: int
+) -> int:
+    """Keep the candidates whose topics exceed the limit by their levels; returns their number."""
+    kept = 0
+    for k in range(candidates):
+        v = passed[k]
+        below = 0
+        bound = 0.0
+        for level in range(len(screen.level)):
+            shared = 0
+            for word in range(screen.bits.shape[2]):
+                shared += popcount(screen.bits[u, level, word] & screen.bits[v, level, word])
+            bound += (shared - below) * screen.level[level]
+            below = shared
+        passed[kept] = v
+        kept += bound > limit[v] * ALMOST_ONE
+    return kept
+
+
+@inner_kernel
+def _sum_heights(walk: _ChainWalk, screen: _Screen, own: NDArray[np.float64], v: int) -> float:
+    """The sum of the heights to v in topics where the two have reached different heights."""
+    total = 0.0
+    for i in range(walk.topic_start[v], walk.topic_start[v + 1]):
+        reached = own[walk.topics[i]]
+        counts = (reached >= 0.0) & (reached != screen.reached[i])  # without a branch: it is unpredictable
+        total += max(reached, screen.reached[i]) if counts else 0.0
+    return total
+
+
+@inner_kernel
+def _walk_same_height(walk: _ChainWalk, screen: _Screen, u: int, total: NDArray[np.float64]) -> None:
+    """The sum of the heights between u and each other node in topics where they have reached the same one.
+
+    Such nodes are next to each other in the chain.
+    """
+    for v in range(len(total)):
+        total[v] = 0.0
+    for i in range(walk.topic_start[u], walk.topic_start[u + 1]):
+        position = walk.position[i]
+        height = 0.0
+        for p in range(position, screen.same[position, 1]):
+            height = max(height, walk.step[p])
+            total[walk.node[p + 1]] += height
+        height = 0.0
+        for p in range(position - 1, screen.same[position, 0] - 1, -1):
+            height = max(height, walk.step[p])
+            total[walk.node[p]] += height
 
 
 @inner_kernel
@@ -363,17 +518,11 @@ def _walk_both_directions(walk: _ChainWalk, u: int, total: NDArray[np.float64]) 
     for v in range(len(total)):
         total[v] = 0.0
     for i in range(walk.topic_start[u], walk.topic_start[u + 1]):
-        _add_ahead(walk, walk.position[i], walk.node_start[walk.topics[i] + 1], total)
+        height = 0.0
+        for p in range(walk.position[i], walk.node_start[walk.topics[i] + 1] - 1):
+            height = max(height, walk.step[p])
+            total[walk.node[p + 1]] += height
         height = 0.0
         for p in range(walk.position[i] - 1, walk.node_start[walk.topics[i]] - 1, -1):
             height = max(height, walk.step[p])
             total[walk.node[p]] += height
-
-
-@inner_kernel
-def _add_ahead(walk: _ChainWalk, position: int, end: int, total: NDArray[np.float64]) -> None:
-    """Add to every node behind this position of a chain the height at which the two are joined."""
-    height = 0.0
-    for p in range(position, end - 1):
-        height = max(height, walk.step[p])
-        total[walk.node[p + 1]] += height

@@ -87,7 +87,7 @@ def workspace_for(entries: TopicEntries) -> TreeWorkspace:
         np.empty(most_entries, np.int64),
         np.empty(most_nodes),
         np.empty(most_nodes),
-        np.empty(most_nodes, np.int32),
+        np.empty(most_nodes + 1, np.int32),
         np.empty(most_nodes, np.int32),
     )
 
@@ -121,8 +121,8 @@ def minimum_tree(
     """Write the entries of the topic's minimum spanning tree to `tree`; returns their number.
 
     Boruvka with contraction: each component takes its lightest entry, the first of several, and entries
-    inside of a component are dropped. The least weights are found without a branch, and only then the
-    entries that have them, since a branch on these comparisons would be unpredictable.
+    inside of a component are dropped. The least weights are found first, and then the entries that have
+    them; both without a branch, which would be unpredictable.
 
     The height of an entry is the heaviest on the path of the tree between its ends. It is the heaviest of the
     entries that were taken by the components of its ends until these were one component (King 1997).
@@ -167,17 +167,16 @@ def _fetch(
 
 @inner_kernel
 def _find_lightest(work: TreeWorkspace, components: int, remaining: int) -> None:
-    """The first entry that has the least weight of each component."""
-    for c in range(components):
-        work.best[c] = -1
-    for i in range(remaining):
+    """The first entry that has the least weight of each component.
+
+    Backwards, and what is not the least is written behind the components: without a branch.
+    """
+    for i in range(remaining - 1, -1, -1):
         w = work.weight[i]
         x = work.low[i]
         y = work.high[i]
-        if w == work.least[x] and work.best[x] < 0:
-            work.best[x] = i
-        if w == work.least[y] and work.best[y] < 0:
-            work.best[y] = i
+        work.best[x if w == work.least[x] else components] = i
+        work.best[y if w == work.least[y] else components] = i
 
 
 @inner_kernel
@@ -186,12 +185,10 @@ def _take_lightest(work: TreeWorkspace, components: int, tree: NDArray[np.int64]
     for c in range(components):
         i = work.best[c]
         other = work.low[i] + work.high[i] - c
-        if work.best[other] == i and c < other:
-            work.label[c] = c
-        else:
-            work.label[c] = other
-            tree[count] = work.entry[i]
-            count += 1
+        is_root = (work.best[other] == i) & (c < other)
+        work.label[c] = c if is_root else other
+        tree[count] = work.entry[i]
+        count += not is_root
     return count
 
 
@@ -199,19 +196,14 @@ def _take_lightest(work: TreeWorkspace, components: int, tree: NDArray[np.int64]
 def _number_components(work: TreeWorkspace, components: int) -> int:
     """Label each component with its new one, numbered from 0; returns the number of new ones."""
     for c in range(components):
-        root = c
-        while work.label[root] != root:
-            root = work.label[root]
-        below = c
-        while work.label[below] != root:
-            above = work.label[below]
-            work.label[below] = root
-            below = above
+        above = work.label[c]
+        while work.label[above] != above:
+            above = work.label[above]
+            work.label[c] = above
     count = 0
     for c in range(components):
-        if work.label[c] == c:
-            work.best[c] = count
-            count += 1
+        work.best[c] = count
+        count += work.label[c] == c
     for c in range(components):
         work.label[c] = work.best[work.label[c]]
     return count

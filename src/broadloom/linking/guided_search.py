@@ -60,7 +60,10 @@ LEAST_SAVING = 2e-3  # the share of the weight that a round of exchange must sav
 HEAT_PER_GAP = 0.6
 MORE_HEAT = 0.15  # per level, in times of the gap
 MOST_HEAT = 0.5
-REPLACEMENT_ROUNDS = (1, 3)  # of replacement by all pairs, at the end of the first level and of the others
+# Annealing is done in cycles, each from the best overlay so far: that finds more than one long run.
+CYCLE_SWEEPS = 40
+REPLACEMENT_ROUNDS = 3  # of replacement by all pairs, at the end of a cycle; one at the first level
+MANY_NODES = 2048  # with more, the first level has no such round: it takes longer than `grmaw`
 MOST_DESCENTS = 20
 MOST_EFFORT = 12
 LEVEL_GROWTH = 4.0  # the most that a level takes, in times of the level before
@@ -75,7 +78,7 @@ class GuidedOptions:
 
     Attributes:
         effort: the number of levels of the search, from 1 to 12. Level 1 takes about 15 times as long as
-            `grmaw`, each further one two to four times as long as all before. More effort never gives a
+            `grmaw`, each further one two to six times as long as all before. More effort never gives a
             heavier overlay. None: 1, or as many as `seconds` and `gap` allow if one of them is given.
         seconds: stop the search at this time; then the result depends on the machine. The first overlay and
             a last proof are not cut short.
@@ -93,7 +96,7 @@ class GuidedOptions:
         if self.effort is not None and check_count(self.effort, "effort", minimum=1) not in EFFORTS:
             raise InputError(
                 f"effort is {self.effort!r}; give a whole number from 1 to {MOST_EFFORT}: "
-                "each level takes two to four times as long as all before"
+                "each level takes two to six times as long as all before"
             )
         if self.seconds is not None:
             check_number(self.seconds, "seconds")
@@ -219,23 +222,33 @@ class GuidedSearch:
             overlays = [overlay for overlay in overlays if overlay.shed()] + [incumbent]
         leader = min(overlays, key=_total_weight)
         _descend(leader, 1 if level == 0 else MOST_DESCENTS)
-        leader = min(incumbent, leader, key=_total_weight)
-        self.best = pool.edges[leader.linked]
-        if level:
-            annealed = EdgeExchange(self._interest, pool, leader.linked, self._max_degree)
-            sweeps = min(FIRST_SWEEPS << 2 * (level - 1), MOST_SWEEPS)
-            heat = min((HEAT_PER_GAP + MORE_HEAT * (level - 1)) * self.gap, MOST_HEAT)
-            annealed.anneal(sweeps, heat, self._rng, deadline)
-            _descend(annealed, MOST_DESCENTS)
-            self.best = pool.edges[min(leader, annealed, key=_total_weight).linked]
-        self.best, _ = improved_edges(
-            self._interest,
-            self._weights,
-            self.best,
-            REPLACEMENT_ROUNDS[min(level, 1)],
-            self._max_degree,
-            None if deadline == math.inf else max(deadline - time.monotonic(), 0.0),
-        )
+        self.best = pool.edges[min(incumbent, leader, key=_total_weight).linked]
+        if level == 0:
+            self._replace(self.best, 1 if self._interest.node_count <= MANY_NODES else 0, deadline)
+        remaining = min(FIRST_SWEEPS << 2 * (level - 1), MOST_SWEEPS) if level else 0
+        heat = min((HEAT_PER_GAP + MORE_HEAT * (level - 1)) * self.gap, MOST_HEAT)
+        while remaining > 0:
+            sweeps = min(remaining, CYCLE_SWEEPS)
+            remaining -= sweeps
+            self._anneal(sweeps, heat, deadline)
+            if time.monotonic() >= deadline:
+                break
+
+    def _anneal(self, sweeps: int, heat: float, deadline: float) -> None:
+        """Anneal the best overlay, exchange and replace edges; keep the result if it is lighter."""
+        pool, _ = _pool(self._interest, self._weights, self.best, self.ascent)
+        linked = _linked(pool, self.best, self._interest.node_count)
+        annealed = EdgeExchange(self._interest, pool, linked, self._max_degree)
+        annealed.anneal(sweeps, heat, self._rng, deadline)
+        _descend(annealed, MOST_DESCENTS)
+        self._replace(pool.edges[annealed.linked], REPLACEMENT_ROUNDS, deadline)
+
+    def _replace(self, edges: NDArray[np.int32], rounds: int, deadline: float) -> None:
+        """Replace edges of an overlay by all pairs; keep the result if it is lighter than the best one."""
+        seconds = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
+        edges, _ = improved_edges(self._interest, self._weights, edges, rounds, self._max_degree, seconds)
+        if self._weights.of(edges[:, 0], edges[:, 1]).sum() < self.weight:
+            self.best = edges
 
 
 def _steps(level: int) -> int:

@@ -32,6 +32,7 @@ from broadloom.linking._candidate_edges import (
     codes_of,
     heavy_pairs,
     height_between,
+    is_among,
     pricing_work,
 )
 from broadloom.linking._spanning_trees import (
@@ -67,8 +68,8 @@ from broadloom.model import Interest, Weights
 from broadloom.plans import WeightDivision
 from broadloom.progress import stage
 
-# A proof visits every pair of subscribers of every topic; above this many, only those of the smallest topics.
-MOST_WORK = 5_000_000_000
+# A proof screens the pairs of subscribers of every topic; above this many, only those of the smallest topics.
+MOST_WORK = 20_000_000_000
 
 # The rate at which parts grow falls as 1 / (1 + step / slow). That does not depend on the number of steps, so
 # a longer ascent continues a shorter one. Covers take part from COVER_STEP on, at first with this share of
@@ -77,7 +78,7 @@ TREE_RATE, TREE_SLOW = 3.0, 5.0
 COVER_STEP = 60
 COVER_SHARE = 0.1
 COVER_RATE, COVER_SLOW = 1.5, 50.0
-RELEASES = 2  # before a proof
+RELEASES = 1  # before a proof
 MEMORY = 0.8  # of the moving average of the trees' use
 SOME_USE = 1e-3  # a candidate that the trees use more than this is not dropped
 LEAST_PART = 1e-6  # of an edge's weight: a part at 0 could never grow again
@@ -89,6 +90,9 @@ FIRST_RATIO = 2.2
 # candidates are renewed.
 ADD = 0.95
 DROP = 0.85
+# The first renewals, while prices change much: the step of each, and in place of ADD and DROP, a share of the
+# weight above 1. It keeps the candidates few.
+EARLY_RENEWALS = {4: 1.1, 10: 1.0}
 
 STRIDE = 20  # steps between two checks of the time
 COVER_STRIDE = 2  # the same, while covers take part
@@ -170,7 +174,8 @@ class Ascent:
         sequence = candidates_of(interest, weights, codes[order])
         chains = chains_of_overlay(interest, sequence, np.argsort(order, kind="stable"))
         pairs = heavy_pairs(interest, weights, chains, FIRST_RATIO, np.zeros(interest.node_count))
-        self._set_candidates(np.union1d(codes, self._codes(pairs.edges)), chains)
+        parts = self._feasible()
+        self._set_candidates(np.union1d(codes, self._codes(pairs.edges)), chains, parts)
 
     def climb(self, steps: int) -> None:
         """Make that many steps of the ascent."""
@@ -199,7 +204,9 @@ class Ascent:
                 stride = COVER_STRIDE if self._has_covers else STRIDE
                 self.climb(min(steps, renewal, self.steps + stride) - self.steps)
                 if self.steps == renewal < steps:
-                    self._renew_candidates(drop=True)
+                    self._renew_candidates(
+                        EARLY_RENEWALS.get(renewal, ADD), EARLY_RENEWALS.get(renewal, DROP)
+                    )
                 done(self.steps)
 
     def certify(self) -> float:
@@ -212,7 +219,7 @@ class Ascent:
         for _ in range(RELEASES):
             part, _ = self._feasible()
             _, self._trees.part[:] = minimum_trees(self._entries, part)
-        self._renew_candidates(drop=True)
+        self._renew_candidates(ADD, DROP)
         part, _ = self._feasible()
         tree, _ = minimum_trees(self._entries, part)
         before = self.bound
@@ -227,7 +234,7 @@ class Ascent:
 
         Those that the cheapest covers do use stay candidates.
         """
-        chains = self._renew_candidates(drop=False)
+        chains = self._renew_candidates(ADD, None)
         before = self._codes(self.candidates.edges)
         self._add_pairs_below_their_price(chains)
         part, ends = self._feasible()
@@ -235,7 +242,7 @@ class Ascent:
         covers = proven_costs(self._stars, self._covers, ends)
         bound = self._prove(np.concatenate((part[tree], covers)))
         used = self._codes(self.candidates.edges[edges_in_covers(self._stars, self._covers, ends)])
-        self._set_candidates(np.union1d(before, used), chains)
+        self._set_candidates(np.union1d(before, used), chains, (part, ends))
         return bound
 
     def _prove(self, terms: NDArray[np.float64]) -> float:
@@ -277,28 +284,28 @@ class Ascent:
         ends = COVER_SHARE * self.candidates.weight[self._stars.edge]
         self._ends = Shares(ends, np.zeros(len(ends)))
 
-    def _renew_candidates(self, drop: bool) -> Chains:
+    def _renew_candidates(self, add: float, drop: float | None) -> Chains:
         """Add the pairs whose price nearly reaches their weight; drop the candidates that are far from it.
 
         The price of a pair is the sum of its heights, which the trees would pay for it, and of its values for
         the covers of both ends. Heights only fall as others are added: those of a pair that stays outside are
-        at most ADD of its weight. Returns the chains of the trees.
+        at most `add` of its weight. Returns the chains of the trees.
         """
         part, ends = self._feasible()
         tree, _ = minimum_trees(self._entries, part)
         origin = self._entries.origin[tree]
         low, high = self.candidates.low[origin], self.candidates.high[origin]
         chains = chains_of_trees(self._interest, low, high, part[tree])
-        pairs = heavy_pairs(self._interest, self._weights, chains, DROP if drop else ADD, self._most(ends))
+        pairs = heavy_pairs(self._interest, self._weights, chains, drop or add, self._most(ends))
         price = pairs.height + self._values(pairs.edges, ends).sum(axis=1)
         weight = self._weights.of(pairs.edges[:, 0], pairs.edges[:, 1])
         codes = self._codes(pairs.edges)
         old = self._codes(self.candidates.edges)
-        if drop:
-            keep = np.isin(old, codes[price > DROP * weight]) | (self.edge_use() > SOME_USE)
+        if drop is not None:
+            keep = is_among(old, codes[price > drop * weight]) | (self.edge_use() > SOME_USE)
             keep[self._entries.edge[tree]] = True
             old = old[keep]
-        self._set_candidates(np.union1d(old, codes[price > ADD * weight]), chains)
+        self._set_candidates(np.union1d(old, codes[price > add * weight]), chains, (part, ends))
         return chains
 
     def _add_pairs_below_their_price(self, chains: Chains) -> None:
@@ -307,16 +314,17 @@ class Ascent:
         The trees need the heights of such a pair. The remainder of its weight goes to the ends. If the
         remainder reaches the price of covering the topics that they share, covers do not need the pair.
         """
-        _, ends = self._feasible()
+        parts = self._feasible()
+        ends = parts[1]
         pairs = heavy_pairs(self._interest, self._weights, chains, SAFE, self._most(ends))
         price = self._prices(pairs.edges, ends)
         remainder = self._weights.of(pairs.edges[:, 0], pairs.edges[:, 1]) - pairs.height
         old = self._codes(self.candidates.edges)
         codes = self._codes(pairs.edges)
-        new = (price.sum(axis=1) > SAFE * remainder) & ~np.isin(codes, old)
+        new = (price.sum(axis=1) > SAFE * remainder) & ~is_among(codes, old)
         need = price[new] + self._values(pairs.edges[new], ends)
         need *= (remainder[new] / need.sum(axis=1))[:, None]
-        self._set_candidates(np.union1d(old, codes[new]), chains, need)
+        self._set_candidates(np.union1d(old, codes[new]), chains, parts, need)
 
     def _most(self, ends: NDArray[np.float64]) -> NDArray[np.float64]:
         """The cost of each node's cheapest cover that is known: more than any pair can be worth to it."""
@@ -341,22 +349,25 @@ class Ascent:
         return np.stack(list(by_end), axis=1)
 
     def _set_candidates(
-        self, codes: NDArray[np.int64], chains: Chains, new_ends: NDArray[np.float64] | None = None
+        self,
+        codes: NDArray[np.int64],
+        chains: Chains,
+        parts: tuple[NDArray[np.float64], NDArray[np.float64]],
+        new_ends: NDArray[np.float64] | None = None,
     ) -> None:
-        """Change the candidates; new ones are split by their heights and by their values for the ends."""
-        new = candidates_of(self._interest, self._weights, codes)
+        """Change the candidates; new ones are split by their heights and by their values for the ends.
+
+        `parts`: those of topics and ends of the candidates until now, feasible.
+        """
+        part, ends = parts
         known = self._codes(self.candidates.edges)
-        is_known = np.isin(codes, known, assume_unique=True)
-        old = np.isin(known, codes, assume_unique=True)
-        kept = np.repeat(is_known, np.diff(new.start))
-        carried = np.empty(len(self._entries.edge), np.int64)  # the entry by topic of each entry by edge
-        carried[self._entries.origin] = np.arange(len(carried))
-        carried = carried[np.repeat(old, np.diff(self.candidates.start))]
-        part, ends = self._feasible()
-        trees = Shares(np.zeros(len(kept)), np.zeros(len(kept)))
-        trees.part[kept] = part[carried]
-        trees.use[kept] = self._trees.use[carried]
-        _split_by_height(new, is_known, chains, trees.part)
+        before = np.where(is_among(codes, known), np.searchsorted(known, codes), -1)
+        new = candidates_of(self._interest, self._weights, codes)
+        trees = _carry_parts(
+            (self.candidates.start, self._entries.origin), Shares(part, self._trees.use), before, new, chains
+        )
+        is_known = before >= 0
+        old = before[is_known]
         by_end = Shares(np.zeros((len(codes), 2)), np.zeros((len(codes), 2)))
         by_end.part[is_known] = self._by_end(ends)[old]
         by_end.use[is_known] = self._by_end(self._ends.use)[old]
@@ -397,7 +408,7 @@ class Ascent:
 
 def _renewals() -> Iterator[int]:
     """The steps after which candidates are renewed: often at first, while they change much."""
-    yield from (4, 10, 30, 60, 80, 100, 140, 180)
+    yield from (*EARLY_RENEWALS, 30, 60, 80, 100, 140, 180)
     yield from itertools.count(240, 100)
 
 
@@ -470,11 +481,30 @@ def _grow_covers(
 
 
 @kernel
-def _split_by_height(
-    candidates: Candidates, is_known: NDArray[np.bool_], chains: Chains, part: NDArray[np.float64]
-) -> None:
-    """Set the parts of new edges, up to a factor per edge."""
-    for e in range(len(is_known)):
-        if not is_known[e]:
-            for k in range(candidates.start[e], candidates.start[e + 1]):
-                part[k] = height_between(chains, candidates.low[k], candidates.high[k])
+def _carry_parts(
+    entries: tuple[NDArray[np.int64], NDArray[np.int64]],
+    trees: Shares,
+    before: NDArray[np.int64],
+    candidates: Candidates,
+    chains: Chains,
+) -> Shares:
+    """The parts and the use of the candidates' entries, edge after edge.
+
+    `before`: the index that each edge had, -1 for a new one: its parts are the heights, up to a factor.
+    `entries`: the start of the entries of each edge before, and the index of each one of `trees` among them.
+    """
+    start, origin = entries
+    index = np.empty(len(origin), np.int64)
+    for i in range(len(origin)):
+        index[origin[i]] = i
+    result = Shares(np.zeros(len(candidates.topic)), np.zeros(len(candidates.topic)))
+    for e in range(len(before)):
+        first = candidates.start[e]
+        for k in range(first, candidates.start[e + 1]):
+            if before[e] >= 0:
+                i = index[start[before[e]] + k - first]
+                result.part[k] = trees.part[i]
+                result.use[k] = trees.use[i]
+            else:
+                result.part[k] = height_between(chains, candidates.low[k], candidates.high[k])
+    return result

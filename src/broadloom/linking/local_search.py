@@ -16,6 +16,9 @@ from broadloom.linking._bands import with_capacity
 from broadloom.model import Interest, Overlay, WeightArrays, Weights, weight_of
 
 MOST_CUTS = 64  # a link whose removal disconnects more topics is not exchanged: sides are bits of a word
+MOST_REPLACED_CUTS = (
+    4  # the same for replacement by one other link: more cuts are hardly ever repaired by one
+)
 # Results of `cut_side`.
 CONNECTED = -1
 LEFT = 0
@@ -470,16 +473,16 @@ def _list_replacements(
     is a subscriber of that cut's topic.
     """
     bits = table.bits
-    cuts = new_cuts(len(bits), MOST_CUTS)
+    cuts = new_cuts(len(bits), MOST_REPLACED_CUTS)
     cut_topics = np.empty(bits.shape[1], np.uint64)
     found = np.empty((2, 1024), np.int64)
     size = 0
     for e in range(len(edges)):
         u, v = int(edges[e, 0]), int(edges[e, 1])
         remove_link(table, u, v)
-        count = find_cuts(table, u, v, cuts, True)
+        count = find_cuts(table, u, v, cuts, False)
         restore_link(table, u, v)
-        if count == 0 or count > MOST_CUTS:
+        if count == 0 or count > MOST_REPLACED_CUTS:
             continue
         smallest = 0
         side_size = cuts.start[1]
