@@ -24,7 +24,7 @@ from _common import Section, kept, run
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.mqtt.client_session import ClientSession, SessionHandler
 from broadloom.mqtt.endpoint import Endpoint
-from broadloom.mqtt.packets import Connack, Publish
+from broadloom.mqtt.packets import PUBACK, Connack, Publish, acknowledgement
 from deploy import version
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -591,11 +591,12 @@ class BacklogCounter(SessionHandler):
 
     async def opened(self, session: ClientSession, connack: Connack) -> None:  # noqa: ARG002
         """Subscribe."""
-        await session.subscribe(["x"], retained=False, qos=0)
+        await session.subscribe(["x"], retained=False)
 
-    def arrived(self, session: ClientSession, message: Publish) -> None:  # noqa: ARG002
+    def arrived(self, session: ClientSession, message: Publish) -> None:
         """Count a message."""
         self.count += 1
+        session.send(acknowledgement(PUBACK, message.number))
 
     def is_busy(self) -> bool:
         """Always."""
@@ -614,7 +615,7 @@ async def hop_scenario(is_native: bool, qos: int, size: int, backlog: int) -> di
         load.quality = qos
         load.payload = b"." * size
         counter = BacklogCounter()
-        session = ClientSession("b1", "counter", Endpoint(HOST, lab.ports["b1"]), counter)
+        session = ClientSession("b1", "counter", Endpoint(HOST, lab.ports["b1"], window=5_000), counter)
         try:
             if is_native:
                 for broker in lab.brokers.values():
