@@ -58,8 +58,9 @@ def test_rabbitmq_definitions_go_to_calls_of_its_api(tmp_path, spark, run):
     assert {"sensors.*.temp", "alarms.*"} <= {call["body"].get("routing_key") for call in calls}
 
 
-def test_an_emqx_dump_goes_to_a_plan_and_the_refusal_names_the_live_plane(tmp_path, spark, run):
+def test_an_emqx_dump_goes_to_a_plan_and_to_links(tmp_path, spark, run):
     fleet, plan = planned("emqx", emqx, tmp_path, spark, run)
     assert run("deploy", "check", plan)[0] == 0
-    code, _, err = run("deploy", "export", plan, "--fleet", fleet, "-o", tmp_path / "conf")
-    assert (code, "no native links between emqx brokers; link them live" in err) == (2, True)
+    code, out, err = run("deploy", "export", plan, "--fleet", fleet, "-o", tmp_path / "conf")
+    assert code == 0, err
+    assert "files for emqx" in out

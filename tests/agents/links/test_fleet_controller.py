@@ -189,7 +189,8 @@ class CheckedJournal(RecordJournal):
         """Check the records, then write them."""
         listed = list(records)
         for kind, body in listed:
-            if kind == "closed" and not body["given_up"]:
+            is_copy = self.simulation is None
+            if kind == "closed" and not body["given_up"] and not is_copy:
                 self.simulation.check_closed(body)
         return super().append_all(listed)
 
