@@ -683,13 +683,14 @@ def best_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def hop(quick: bool) -> Section:
     """One hop and a native bridge: rate, CPU and latency."""
-    cases = [(1, 100, 60_000), (2, 100, 60_000), (1, 1_000, 40_000), (1, 10_000, 8_000)]
+    # A bridge of mosquitto 2.0.11 stops after its first window of QoS 2, so there is none to compare with.
+    cases = [(1, 100, 60_000), (1, 1_000, 40_000), (1, 10_000, 8_000)]
     if quick:
         cases = [(1, 100, 3_000)]
     section = Section(f"One hop and a native bridge drain a backlog, {version()}")
     for qos, size, messages in cases:
         found: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
-        for _ in range(1 if quick else 3):
+        for _ in range(1 if quick else 2):
             for is_native, rows in found.items():
                 rows.append(asyncio.run(hop_scenario(is_native, qos, size, messages)))
         native, agent = best_of(found[True]), best_of(found[False])

@@ -224,13 +224,13 @@ CASES = {
 }
 
 
-@settings(max_examples=12)
+@settings(max_examples=7)
 @given(**CASES)
 def test_changes_of_trees_lose_and_double_nothing(seed, size, changes, window):
     assert run(seed, size, changes, kills=0, breaks=0, window=window).faults() == {}
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(**CASES, kills=st.integers(1, 3))
 @example(seed=122416, size=4, changes=3, window=20, kills=2)  # a hop ended with messages in flight
 def test_agents_and_controllers_killed_at_any_time_lose_and_double_nothing(
@@ -239,19 +239,19 @@ def test_agents_and_controllers_killed_at_any_time_lose_and_double_nothing(
     assert run(seed, size, changes, kills, breaks=0, window=window).faults() == {}
 
 
-@settings(max_examples=12)
+@settings(max_examples=7)
 @given(**CASES, kills=st.integers(0, 2), breaks=st.integers(1, 4))
 def test_broken_connections_lose_and_double_nothing(seed, size, changes, window, kills, breaks):
     assert run(seed, size, changes, kills, breaks, window=window).faults() == {}
 
 
-@settings(max_examples=12)
+@settings(max_examples=7)
 @given(**CASES, kills=st.integers(0, 2), breaks=st.integers(0, 3))
 def test_equal_messages_without_ids_are_counted_right(seed, size, changes, window, kills, breaks):
     assert run(seed, size, changes, kills, breaks, window=window, equal=True).faults() == {}
 
 
-@settings(max_examples=12)
+@settings(max_examples=7)
 @given(**CASES | {"size": st.integers(3, 6)}, kills=st.integers(0, 2), breaks=st.integers(0, 2))
 def test_brokers_that_join_and_leave_do_not_affect_the_others(seed, size, changes, window, kills, breaks):
     assert run(seed, size, changes, kills, breaks, window=window, stay=2).faults() == {}
