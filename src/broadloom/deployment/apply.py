@@ -349,8 +349,9 @@ class ChangeJournal:
         self._write("returned", {"messages": published})
 
     def end(self) -> None:
-        """The change is complete."""
-        self._write("end", {})
+        """The change is complete: the journal no longer needs its steps, nor the messages that it kept."""
+        self._journal.replace([("end", {})])
+        self._read("end", {})
 
     def _write(self, kind: str, body: Mapping[str, Any]) -> None:
         self._journal.append(kind, body)

@@ -63,7 +63,7 @@ def roll_out(
     patience: float = PATIENCE,
     report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """DeploymentChange the running brokers of a fleet from one deployment to another; returns counts.
+    """Change the running brokers of a fleet from one deployment to another; returns counts.
 
     Args:
         old: the deployment in use.

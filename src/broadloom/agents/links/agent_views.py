@@ -1,4 +1,4 @@
-"""What a controller knows of the agents of its fleet: their reports, and who is away."""
+"""Views of the agents of a fleet, as its controller has them: their reports, and who is away."""
 
 from __future__ import annotations
 
