@@ -93,7 +93,7 @@ class PretendBrokers:
             assert link[:2] in {one[:2] for one in self.running[link.owner]}
 
     def update(self, action, session):
-        """DeploymentChange a session; its broker must be up."""
+        """Change a session; its broker must be up."""
         assert self.up[session.broker], f"{session.broker} is down"
         assert action in ("open", "close")
         self.sessions.add((session.broker, session.client))
@@ -199,6 +199,7 @@ def test_a_journal_survives_its_process_and_refuses_another_change(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         apply_change(change, change.steps(), broken, journal)
     journal.close()
+    assert (tmp_path / "fleet.apply").stat().st_mode & 0o077 == 0  # it can have messages of clients
     journal = ChangeJournal(tmp_path / "fleet.apply")
     assert journal.steps == change.steps()
     other = DeploymentChange(change.new, change.old)

@@ -302,6 +302,8 @@ class ChangeJournal:
 
     def __init__(self, path: Path | None) -> None:
         self._journal = RecordJournal(path)
+        if path is not None:
+            path.chmod(0o600)  # it can have messages of clients
         self.digest: str | None = None
         self.steps: list[ApplyStep] = []
         self.done = 0
