@@ -298,7 +298,10 @@ function ofChange(before: Graph, after: Graph, shown: Graph): Parts {
     };
 }
 
-/** What an operation of the console did; brokers that it took away are drawn where they were. */
+/**
+ * What an operation of the console did; brokers that it took away are drawn where they were.
+ * A broker that came and went before its record was loaded is in neither graph: it has no place.
+ */
 function ofEffect(shown: Graph, before: Graph, effect: EffectRecord): Parts {
     const named = [...new Set([...effect.added, ...effect.removed].flat())];
     const missing = named.filter((name) => !shown.brokerIndex.has(name) && before.brokerIndex.has(name));
@@ -326,7 +329,12 @@ function ofEffect(shown: Graph, before: Graph, effect: EffectRecord): Parts {
         ],
         dots: [
             { brokers: [...new Set(pairs(effect.added).flat())], colour: "good" },
-            { brokers: gone.map(indexOf), colour: "bad", labels: gone.length < 3, crossed: true },
+            {
+                brokers: gone.map(indexOf).filter((b) => b >= 0),
+                colour: "bad",
+                labels: gone.length < 3,
+                crossed: true,
+            },
         ],
         ghosts: missing.map((name) => ({
             name,

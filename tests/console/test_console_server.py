@@ -275,6 +275,22 @@ def test_two_hundred_operations_in_the_browser_and_as_many_undos(shown, console,
 
 
 @pytest.mark.needs("chromium")
+def test_a_broker_that_comes_and_goes_before_the_page_has_seen_it(shown):
+    """It is in no graph of the page, so that the map has no place for it: all else is drawn."""
+    one = shown()
+    one.do("fail broker broker-3")
+    one.page.evaluate(WATCH_CALLS)
+    held = []
+    one.page.route("**/api/record", lambda route: held.append(route))
+    for text in ("restore broker broker-3", "fail broker broker-3"):
+        assert one.page.evaluate(OPERATE, text) == 200
+    one.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert held
+    one.page.unroute("**/api/record")
+    one.do("fail broker broker-5")
+
+
+@pytest.mark.needs("chromium")
 def test_the_console_by_keyboard_only(shown, console):
     """Failure, restoring, undo, branches, re-link, commands: the focus is never lost."""
     one = shown()
