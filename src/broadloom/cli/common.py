@@ -17,6 +17,7 @@ from broadloom.errors import InputError
 from broadloom.progress import Silent, watched_by
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.progress import Progress, TaskID
     from rich.table import Table
 
@@ -40,7 +41,7 @@ def say(text: str, error: bool = False) -> None:
 
 
 def show(
-    record: Mapping[str, Any], text: str, as_json: bool, quiet: bool, table: Table | None = None
+    record: Mapping[str, Any], text: str, as_json: bool, quiet: bool, table: RenderableType | None = None
 ) -> None:
     """Print a result: the record as JSON, or the text and the table."""
     from rich.console import Console

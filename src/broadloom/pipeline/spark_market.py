@@ -20,8 +20,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from broadloom.assignment import assign
-from broadloom.assignment.market import MarketOptions
-from broadloom.assignment.market.steiner_mixing import channel_weights, cheapest_paths, draw_brokers
+from broadloom.assignment.market.steiner_mixing import (
+    MixingOptions,
+    channel_weights,
+    cheapest_paths,
+    draw_brokers,
+)
 from broadloom.errors import InputError
 from broadloom.model import (
     Grid,
@@ -74,7 +78,7 @@ def steiner_mixing(
         scratch: a folder that the executors see under the same path; by default a temporary folder, which is
             enough on one machine.
     """
-    options = MarketOptions(core)
+    options = MixingOptions(core)
     with session(engine, spark) as running:
         found = draw_brokers(problem, options, seed, link_weights(running, problem, scratch))
     result = replace(found, algorithm="steiner-mixing", seed=seed, options=vars(options))
