@@ -21,7 +21,8 @@ for method in ("shadow", "naive"):
     repair = sum(len(change.added) + len(change.removed) for change in changes) / len(changes)
     degrees[method] = live.mean_degree
     print(
-        f"{method:6} average degree {live.mean_degree:.2f}, maximum {live.max_degree}, changes {repair:.1f}"
+        f"{method:6} average degree {live.mean_degree:.2f}, maximum {live.max_degree}, "
+        f"links per change {repair:.1f}"
     )
 
 fresh = bl.link(live.interest, algorithm="low-oda").metrics()

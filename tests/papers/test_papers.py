@@ -2,6 +2,7 @@
 
 import html
 import json
+import pathlib
 import re
 
 import numpy as np
@@ -344,3 +345,22 @@ def test_unknown_figures_are_refused():
         figures_of(9)
     with pytest.raises(bl.InputError, match="paper 1 has no 'fig1' here; there are fig4"):
         figures_of(1, "fig1")
+
+
+def test_every_algorithm_of_a_paper_names_its_reference():
+    """The docstring of each algorithm that has a paper cites it."""
+    from broadloom.assignment import ALGORITHMS as ASSIGN
+    from broadloom.linking import ALGORITHMS as LINK
+
+    for algorithm in (*LINK, *ASSIGN):
+        if algorithm.paper != "ours":
+            assert "Reference: " in (algorithm.run.__doc__ or ""), algorithm.name
+
+
+def test_the_citation_file_has_the_five_papers():
+    text = (pathlib.Path(__file__).parents[2] / "CITATION.cff").read_text()
+    pages = (pathlib.Path(__file__).parents[2] / "docs" / "references.md").read_text()
+    for paper in PAPERS.values():
+        assert paper.title in " ".join(text.split())
+        assert paper.title in pages
+        assert all(name.split()[-1] in text for name in paper.authors)

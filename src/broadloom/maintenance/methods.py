@@ -137,6 +137,8 @@ def maintain(
 ) -> Live:
     """Keep an overlay topic-connected while nodes join, leave and change their topics, without a rebuild.
 
+    Reference: Chen, Jacobsen and Vitenberg, technical report, 2011 (paper 3), Alg. 3, 4 and 6 to 12.
+
     Args:
         interest: the topics of each node at the start; or a plan to start from: its interest, its weights,
             its links, the names of its sites, all columns of its nodes, such as addresses, its publishers,

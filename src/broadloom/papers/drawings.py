@@ -61,7 +61,8 @@ def curves_of(figure: Figure, rows: FigureRows) -> list[dict[str, Any]]:
 def draw_panel(axes: Any, figure: Figure, panel: Panel, rows: FigureRows) -> None:
     """Draw one panel of a figure."""
     curves = curves_of(figure, rows)
-    points = sorted({row[figure.x] for curve in curves for row in rows.where(**curve).all})
+    drawn = [row for curve in curves for row in rows.where(**curve).all if row.get(figure.x) is not None]
+    points = sorted({row[figure.x] for row in drawn})
     named = bool(points) and isinstance(points[0], str)
     for i, curve in enumerate(curves):
         of_curve = rows.where(**curve)

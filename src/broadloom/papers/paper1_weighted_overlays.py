@@ -530,7 +530,6 @@ FIG8 = Figure(
                 f"the gap between the {what} of GM and GrMAW rises with the number of nodes",
                 trend(column, "nodes", 1, ("seed", "latency"), **GM),
                 reason=_by_source(column, GM),
-                otherwise=NOT_COMPARABLE,
             )
             for what, column in (
                 ("weighted degrees", "degree_gap"),
