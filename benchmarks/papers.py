@@ -43,7 +43,7 @@ def main() -> None:
     }
     counted = scores(found.all_claims)
     used = [verdict for verdict in VERDICTS if any(row[verdict] for row in counted)]
-    columns = ["paper", "kind", "claims", *used]
+    columns = ["paper", "size", "kind", "claims", *used]
     kept = Section("Scores", [{name: row[name] for name in columns} for row in counted], notes=notes)
     show(Console(), kept)
     keep("papers", "scores", kept)

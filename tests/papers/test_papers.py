@@ -193,6 +193,14 @@ def test_verdicts(kind, relation, theirs, ours, verdict):
     assert (found["factor"] is not None) == (verdict == SURPASSED)
 
 
+def test_a_cost_can_be_surpassed_another_number_cannot():
+    verdicts = [
+        Claim(NUMBER, "I", "a number", lambda _: 1.0, 10, is_cost=cost).verdict(NOTHING)["verdict"]
+        for cost in (True, False)
+    ]
+    assert verdicts == [SURPASSED, CONTRADICTED]
+
+
 def test_a_reason_is_the_result_of_an_experiment():
     """A reason is computed from the rows of the claim's figure, or of the experiment that it names."""
     rows = FigureRows(({"seconds": 2.0},))
@@ -231,18 +239,20 @@ def test_orders_and_trends_are_measured_in_pairs():
     assert not (found.value > found.margin and found.holds)
 
 
-def test_scores_are_per_paper_and_kind():
+def test_scores_are_per_paper_size_and_kind():
     claims = [
-        {"paper": 1, "kind": TREND, "verdict": REPRODUCED},
-        {"paper": 1, "kind": TREND, "verdict": CONTRADICTED},
-        {"paper": 1, "kind": TIME, "verdict": SURPASSED},
-        {"paper": 2, "kind": TREND, "verdict": REPRODUCED},
+        {"paper": 1, "size": "the paper's", "kind": TREND, "verdict": REPRODUCED},
+        {"paper": 1, "size": "the paper's", "kind": TREND, "verdict": CONTRADICTED},
+        {"paper": 1, "size": "reduced", "kind": TREND, "verdict": REPRODUCED},
+        {"paper": 1, "size": "the paper's", "kind": TIME, "verdict": SURPASSED},
+        {"paper": 2, "size": "the paper's", "kind": TREND, "verdict": REPRODUCED},
     ]
     rows = scores(claims)
-    assert [(row["paper"], row["kind"], row["claims"]) for row in rows] == [
-        (1, TREND, 2),
-        (1, TIME, 1),
-        (2, TREND, 1),
+    assert [(row["paper"], row["size"], row["kind"], row["claims"]) for row in rows] == [
+        (1, "the paper's", TREND, 2),
+        (1, "the paper's", TIME, 1),
+        (1, "reduced", TREND, 1),
+        (2, "the paper's", TREND, 1),
     ]
     assert rows[1][SURPASSED] == 1
     assert rows[1][REPRODUCED] == 0

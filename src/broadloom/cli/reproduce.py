@@ -68,9 +68,11 @@ def _scores(counted: list[dict[str, Any]]) -> Table:
     from broadloom.papers.figures import VERDICTS
 
     used = [verdict for verdict in VERDICTS if any(row[verdict] for row in counted)]
-    table = Table("paper", "kind", *used, box=None, pad_edge=False)
+    table = Table("paper", "size", "kind", *used, box=None, pad_edge=False)
     for row in counted:
-        table.add_row(str(row["paper"]), row["kind"], *(str(row[verdict] or "") for verdict in used))
+        table.add_row(
+            str(row["paper"]), row["size"], row["kind"], *(str(row[verdict] or "") for verdict in used)
+        )
     return table
 
 

@@ -69,18 +69,22 @@ def write_page(reduced: Mapping[Figure, bool], claims: Sequence[Mapping[str, Any
 
 
 def scores(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row per paper and kind of claim: how many have each verdict.
+    """One row per paper, size of the runs, and kind of claim: how many have each verdict.
 
     Examples:
-        >>> scores([{"paper": 2, "kind": "trend", "verdict": "reproduced"}])[0]["reproduced"]
-        1
+        >>> (row,) = scores([{"paper": 2, "size": "reduced", "kind": "trend", "verdict": "reproduced"}])
+        >>> row["claims"], row["reproduced"], row["contradicted"]
+        (1, 1, 0)
     """
-    counted = Counter((claim["paper"], claim["kind"], claim["verdict"]) for claim in claims)
-    pairs = sorted({(paper, KINDS.index(kind)) for paper, kind, _ in counted})
+    names = ("paper", "size", "kind")
+    counted = Counter((*(claim[name] for name in names), claim["verdict"]) for claim in claims)
+    groups = {group[:3] for group in counted}
+    in_order = sorted(groups, key=lambda group: (group[0], group[1] == "reduced", KINDS.index(group[2])))
     return [
-        {"paper": paper, "kind": KINDS[kind], "claims": sum(counted[paper, KINDS[kind], v] for v in VERDICTS)}
-        | {verdict: counted[paper, KINDS[kind], verdict] for verdict in VERDICTS}
-        for paper, kind in pairs
+        dict(zip(names, group, strict=True))
+        | {"claims": sum(counted[(*group, verdict)] for verdict in VERDICTS)}
+        | {verdict: counted[(*group, verdict)] for verdict in VERDICTS}
+        for group in in_order
     ]
 
 
@@ -99,9 +103,9 @@ def _rules() -> str:
 def _scores(claims: Sequence[Mapping[str, Any]]) -> str:
     rows = scores(claims)
     used = [verdict for verdict in VERDICTS if any(row[verdict] for row in rows)]
-    head = "".join(f"<th>{name}</th>" for name in ("kind", *used))
+    head = "".join(f"<th>{name}</th>" for name in ("size", "kind", *used))
     body = "".join(
-        f"<tr><td>{row['kind']}</td>"
+        f"<tr><td>{row['size']}</td><td>{row['kind']}</td>"
         + "".join(f"<td class='number'>{row[v] or ''}</td>" for v in used)
         + "</tr>"
         for row in rows

@@ -21,7 +21,7 @@ NEAR = 0.25  # numbers and running times: the largest difference, relative to th
 LIKE = 0.1  # "alike" and "does not change": the largest difference, relative to the smaller
 STEADY = 0.7  # trends: the least rank correlation
 RULES = {
-    NUMBER: f"within {NEAR:.0%} of theirs",
+    NUMBER: f"within {NEAR:.0%} of theirs; a cost that is lower than that is surpassed",
     ORDER: (
         "the mean of the paired differences has the sign of the claim and exceeds twice its standard error; "
         f"for 'alike', the means differ by at most {LIKE:.0%}"
@@ -43,7 +43,7 @@ VERDICTS = {
     CONTRADICTED: "the claim does not hold in our experiment; the reason is an experiment, or not known",
     IMPOSSIBLE: "the claim cannot hold by the paper's own definitions",
     NOT_COMPARABLE: "the paper's data are missing; the reason says what would be needed",
-    NOT_MEASURED: "the runs so far do not give the number",
+    NOT_MEASURED: "the runs so far do not decide it: no number, or one at reduced size that does not agree",
 }
 NOT_KNOWN = "not known"
 
@@ -138,6 +138,7 @@ class Claim:
             from the rows, or `NOT_KNOWN`.
         experiment: the key of the figure whose rows `reason` takes; None: the figure of the claim.
         setup: what differs from the paper's description, if anything does; shown with the claim.
+        is_cost: whether a lower number is better, as for every running time: then it can be surpassed.
         at_full_size: whether it can be checked only on instances of the paper's size.
     """
 
@@ -151,6 +152,7 @@ class Claim:
     reason: Reason = NOT_KNOWN
     experiment: str | None = None
     setup: str = ""
+    is_cost: bool = False
     at_full_size: bool = False
 
     def verdict(self, rows: FigureRows, others: Mapping[str, FigureRows] | None = None) -> dict[str, Any]:
@@ -181,7 +183,7 @@ class Claim:
     def _judge(self, ours: Measured, factor: float) -> str:
         if np.isnan(ours.value):
             return NOT_MEASURED
-        if self.kind == TIME and factor > 1 / (1 - NEAR):
+        if factor > 1 / (1 - NEAR):
             return SURPASSED
         return REPRODUCED if self._holds(ours) else self.otherwise
 
@@ -199,7 +201,8 @@ class Claim:
 
     def _factor(self, ours: float) -> float:
         """By how much ours is lower than theirs."""
-        return self.theirs / ours if self.kind == TIME and self.theirs and ours > 0 else float("nan")
+        lower_is_better = self.kind == TIME or self.is_cost
+        return self.theirs / ours if lower_is_better and self.theirs and ours > 0 else float("nan")
 
     def _theirs(self) -> str:
         if self.theirs is None:

@@ -579,7 +579,13 @@ FIG8 = Figure(
             lambda rows: -_first(rows).mean("plain_degree_gap", **GM),
             4,
             otherwise=NOT_COMPARABLE,
-            reason=_by_source("plain_degree_gap", GM),
+            reason=lambda rows: (
+                f"{NEEDS}with the weights here: "
+                + ", ".join(
+                    f"{source} {plain(_difference(rows.where(latency=source), 'mean_degree', GR, GM))}"
+                    for (source,) in rows.points("latency")
+                )
+            ),
         ),
         Claim(
             NUMBER,
@@ -673,11 +679,12 @@ FIG9 = Figure(
         ),
         *(
             Claim(
-                TIME,
+                NUMBER,
                 "IX-G",
                 f"{text} (a cost: lower is better)",
                 mean_of(column, **DC),
                 theirs,
+                is_cost=True,
                 setup="parts are the clusters of the input",
             )
             for text, column, theirs in (

@@ -15,7 +15,14 @@ from broadloom.papers import FIGURES, need_papers
 from broadloom.papers.case_files import case_file, read_case, write_case, write_rows
 from broadloom.papers.drawings import draw
 from broadloom.papers.evidence_page import write_page
-from broadloom.papers.figures import Case, Figure, FigureRows
+from broadloom.papers.figures import (
+    CONTRADICTED,
+    NOT_COMPARABLE,
+    NOT_MEASURED,
+    Case,
+    Figure,
+    FigureRows,
+)
 from broadloom.progress import stage
 from broadloom.storage import to_json_value
 
@@ -24,6 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from broadloom.pipeline import SparkEngine
+
+
+FULL, REDUCED = "the paper's", "reduced"
 
 
 class Reproduction(NamedTuple):
@@ -172,8 +182,21 @@ def write_figure(
     write_rows(own.all, folder / f"{figure.key}.parquet")
     draw(figure, own, folder / f"{figure.key}.svg")
     checked = [claim for claim in figure.claims if not (quick and claim.at_full_size)]
-    size = "reduced" if quick else "the paper's"
-    return [
+    size = REDUCED if quick else FULL
+    found = [
         {"paper": figure.paper, "figure": figure.key, "size": size, **claim.verdict(own, rows)}
         for claim in checked
     ]
+    return [_provisional(claim) if quick else claim for claim in found]
+
+
+def _provisional(claim: dict[str, Any]) -> dict[str, Any]:
+    """A verdict at reduced size: small instances refute nothing that a paper says of its own sizes.
+
+    Examples:
+        >>> _provisional({"verdict": "contradicted", "reason": "2 s"})
+        {'verdict': 'not measured', 'reason': 'does not hold at reduced size: 2 s'}
+    """
+    if claim["verdict"] not in (CONTRADICTED, NOT_COMPARABLE):
+        return claim
+    return claim | {"verdict": NOT_MEASURED, "reason": f"does not hold at reduced size: {claim['reason']}"}
