@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup kernels demo test test-optimized test-pythons test-rabbitmq test-kills lint docs report-ui lock release clean
+.PHONY: help setup kernels demo test coverage test-optimized test-pythons test-rabbitmq test-kills lint docs report-ui lock release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
