@@ -120,7 +120,7 @@ def events_of(name: str, data: bytes) -> list[EventRow]:
     reader = {".parquet": _of_parquet, ".csv": _of_csv}.get(ending, _of_json)
     try:
         return list(reader(gzip.decompress(data) if name.endswith(".gz") else data))
-    except (pa.ArrowException, ValueError, OSError, EOFError, zlib.error) as error:
+    except (pa.ArrowException, csv.Error, ValueError, OSError, EOFError, zlib.error) as error:
         raise InputError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
 
 
