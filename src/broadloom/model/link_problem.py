@@ -16,7 +16,7 @@ from broadloom.model.graphs import Interest
 from broadloom.model.publishers import LeftOutSubscription
 from broadloom.model.row_ledger import Reason
 from broadloom.model.weights import Weights, fill_missing, raise_to_floor, symmetrised
-from broadloom.storage import new_folder
+from broadloom.storage import as_path, committed, new_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ def read_link_problem(
 
     from broadloom.storage.tables import read_table, require_table
 
-    path = Path(folder)
+    path = committed(folder)
     nodes = read_table(path, "nodes")
     latency = read_table(path, "latency")
     subscriptions, internal = _plain_filters(require_table(path, "subscriptions"))
@@ -121,7 +121,7 @@ def write_link_problem(
         "topics": pa.table({"topic": pa.array(interest.topic_ids, pa.string())}),
         "subscriptions": interest.to_table(),
     }
-    with new_folder(Path(folder), overwrite) as scratch:
+    with new_folder(as_path(folder), overwrite) as scratch:
         for name, table in (interest_tables | (tables or {})).items():
             write_table(scratch, name, table)
 

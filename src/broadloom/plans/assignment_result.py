@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom import measures
-from broadloom.checks import check_instance, check_path
+from broadloom.checks import check_instance
 from broadloom.errors import InputError
 from broadloom.model import (
     AssignmentProblem,
@@ -24,7 +24,7 @@ from broadloom.model import (
 )
 from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans.stage_result import StageResult, write_plan_json
-from broadloom.storage import read_plan_json
+from broadloom.storage import committed, is_committed, read_plan_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,7 +108,7 @@ class AssignmentResult(StageResult):
 
         from broadloom.storage.tables import require_table
 
-        folder = check_path(path)
+        folder = committed(path)
         record = read_assignment_record(folder)
         problem = read_assignment_problem(folder)
         ids = pa.array(problem.broker_ids, pa.string())
@@ -211,7 +211,7 @@ def write_assignment_record(
 
 def is_assignment(folder: str | Path) -> bool:
     """Whether a folder holds the result of an assignment."""
-    return (Path(folder) / "assignments.parquet").exists()
+    return is_committed(folder) and (committed(folder) / "assignments.parquet").exists()
 
 
 def read_assignment_record(folder: Path) -> dict[str, Any]:
