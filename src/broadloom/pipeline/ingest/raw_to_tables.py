@@ -19,7 +19,7 @@ from broadloom.errors import InternalError
 from broadloom.formats import PAGE, DumpPage, missing_pages_note
 from broadloom.model import RowLedger, TableAccount
 from broadloom.pipeline.ingest import row_checks
-from broadloom.pipeline.ingest.raw_rows import NOT_ROWS, RAW, REASON, SOURCE, local_path, read_files
+from broadloom.pipeline.ingest.raw_rows import NOT_ROWS, RAW, REASON, SOURCE, file_path, read_files
 from broadloom.pipeline.ingest.raw_sources import (
     FURTHER,
     MATRIX,
@@ -234,7 +234,7 @@ class _Ingest:
         kind_of = {str(one.path): one.reader for one in self.files}
         pages: dict[str, list[DumpPage]] = {}
         for row in found:
-            pages.setdefault(kind_of[local_path(row[SOURCE])], []).append(DumpPage.loads(row[RAW]))
+            pages.setdefault(kind_of[file_path(row[SOURCE])], []).append(DumpPage.loads(row[RAW]))
         return filter(None, (missing_pages_note(kind, pages[kind]) for kind in sorted(pages)))
 
     def _quarantine(self, table: str, rows: DataFrame) -> None:
