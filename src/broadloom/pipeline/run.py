@@ -336,9 +336,9 @@ class _Run(ExitStack):
 
     def _verify(self, folder: Path) -> None:
         """Verify the plan and write the verdict; raises if the plan is wrong."""
-        from broadloom.pipeline.spark_inspect import verify_on_spark
+        from broadloom.pipeline.spark_inspect import verify_plan
 
-        verdict = verify_on_spark(self.output / "link", spark=self._spark())
+        verdict = verify_plan(self.output / "link", self._spark)
         if not verdict.good:
             raise InternalError(f"the plan is wrong: {verdict.summary()}; please report this")
         record = {name: value for name, value in vars(verdict).items() if name != "filters" or value}
@@ -348,7 +348,7 @@ class _Run(ExitStack):
         """Write the measures of the plan."""
         from broadloom.pipeline.spark_inspect import measure_into
 
-        measure_into(folder, self.output / "link", self._spark())
+        measure_into(folder, self.output / "link", self._spark)
 
     def _plan(self, folder: Path) -> None:
         """Publish the verified plan, by hard links to the files of the step link."""
