@@ -11,9 +11,10 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from broadloom.errors import BroadloomError, InputError, InternalError, error_fr
 from broadloom.linking import ALGORITHMS, link
 from broadloom.model import (
     ASSIGNMENT_LIMITS,
+    LEDGER_FILE,
     Grid,
     NotCarried,
     RowLedger,
@@ -38,6 +40,7 @@ from broadloom.model import (
     read_link_problem,
 )
 from broadloom.pipeline.ingest.raw_sources import (
+    SPARK_TABLES,
     RawFile,
     RawSource,
     check_choices,
@@ -45,11 +48,23 @@ from broadloom.pipeline.ingest.raw_sources import (
     find_files,
     total_bytes,
 )
-from broadloom.pipeline.spark_session import SparkEngine, session
+from broadloom.pipeline.spark_session import SparkEngine, hadoop_settings, session
 from broadloom.plans import AssignmentResult, Plan, assignment_summary
 from broadloom.progress import stage
 from broadloom.report import TITLE, html_of, record_of_folders
-from broadloom.storage import new_folder, read_toml
+from broadloom.storage import (
+    RemotePath,
+    as_path,
+    committed,
+    copy_remote,
+    is_committed,
+    is_remote,
+    new_folder,
+    read_toml,
+    remove_path,
+    use_store_settings,
+    write_file,
+)
 from broadloom.storage.tables import list_column, read_table, require_table, write_table
 
 if TYPE_CHECKING:
@@ -125,7 +140,7 @@ class RunConfig:
             InputError: the file is missing, is not TOML, or has an unknown name or a wrong value.
             StorageError: the file cannot be read.
         """
-        file = Path(path)
+        file = as_path(path)
         content = read_toml(file)
         _check_names(content, {"sources": list, "output": str} | dict.fromkeys(_SECTIONS, dict), str(file))
         for name in ("sources", "output"):
@@ -139,7 +154,7 @@ class RunConfig:
         check_choices(**content.get("ingest", {}))
         sources = tuple(_source(text, file) for text in content["sources"])
         sections = {section: content.get(section, {}) for section in _SECTIONS}
-        return cls(sources, file.absolute().parent / content["output"], **sections)
+        return cls(sources, _from_folder(file.absolute().parent, content["output"]), **sections)
 
     def engine(self, master: str | None = None, remote: str | None = None, **conf: str) -> SparkEngine:
         """The Spark to use: that of the arguments, or else that of the section [spark]."""
@@ -198,11 +213,11 @@ def run_pipeline(
         StorageError: the output cannot be written.
         UnreachableError: the cluster does not answer, or the JVM does not start.
     """
-    files = find_files(config.sources)
-    _check_tables(config, files)
-    sized = (engine or config.engine()).sized(total_bytes(files))
-    with _Run(config, files, sized, spark) as steps:
+    chosen = engine or config.engine()
+    use_store_settings(hadoop_settings(chosen, spark))
+    with _Run(config, [], chosen, spark) as steps:
         try:
+            steps.find_files()
             return steps.run(fresh)
         except (BroadloomError, ConnectionError):
             raise
@@ -239,23 +254,37 @@ class _Run(ExitStack):
         before = {} if fresh else self._record()
         done: dict[str, Any] = {}
         seconds: dict[str, float | None] = {}
-        mark = _mark([(file, file.path.stat().st_size, file.path.stat().st_mtime_ns) for file in self.files])
+        mark = _mark(
+            [(file, file.size, time.time_ns() if file.stamp is None else file.stamp) for file in self.files]
+        )
         for name, options, step in self._steps():
             mark = _mark([name, VERSION, mark, options])
             seconds[name] = None
-            if before.get(name) != mark or not (self.output / name).exists():
+            if before.get(name) != mark or not is_committed(self.output / name):
                 started = time.monotonic()
                 with stage(name), new_folder(self.output / name, overwrite=True) as folder:
                     step(folder)
                 seconds[name] = round(time.monotonic() - started, 3)
             done[name] = mark
             self._save_record(before | done)
-        metrics = json.loads((self.output / "measure" / "measures.json").read_text())
-        plan = Plan.load(self.output / "plan")
-        assignment = AssignmentResult.load(self.output / "assign").summary() if self.has_subscribers else None
-        ledger = RowLedger.load(self.output / "ingest")
+        metrics = json.loads((self._done("measure") / "measures.json").read_text())
+        plan = Plan.load(self._done("plan"))
+        assignment = AssignmentResult.load(self._done("assign")).summary() if self.has_subscribers else None
+        ledger = RowLedger.load(self._done("ingest"))
         carried = tuple(carried_lines(plan)), carried_record(plan)
         return RunOutcome(self.output, seconds, ledger, assignment, plan.summary(), metrics, *carried)
+
+    def find_files(self) -> None:
+        """Find the files of the sources; only tables that Spark reads start the session."""
+
+        def columns(form: str, name: str) -> tuple[list[str], str]:
+            from broadloom.pipeline.ingest.raw_rows import spark_columns
+
+            return spark_columns(self._spark(), form, name)
+
+        self.files = find_files(self.config.sources, columns)
+        _check_tables(self.config, self.files)
+        self.engine = self.engine.sized(total_bytes(self.files))
 
     def _steps(self) -> list[tuple[str, object, Callable[[Path], None]]]:
         """For each step: its name (also of its folder), the options that it depends on, and its function."""
@@ -271,6 +300,10 @@ class _Run(ExitStack):
             ("report", dict(self.config.report), self._report),
         ]
 
+    def _done(self, name: str) -> Path:
+        """The folder of a step that is complete."""
+        return committed(self.output / name)
+
     def _ingest(self, folder: Path) -> None:
         """Write the canonical tables of the raw inputs."""
         from broadloom.pipeline.ingest.raw_to_tables import ingest_into
@@ -281,7 +314,7 @@ class _Run(ExitStack):
     def _assign(self, folder: Path) -> None:
         """Assign subscribers to brokers; raises if the result breaks a limit."""
         arguments = dict(self.config.assign)
-        tables = self.output / "ingest"
+        tables = self._done("ingest")
         check_brokers(tables)
         limits = {name: arguments.pop(name) for name in ASSIGNMENT_LIMITS if name in arguments}
         on_spark = arguments.pop("engine", "process") == "spark"
@@ -304,16 +337,16 @@ class _Run(ExitStack):
 
     def _interest(self, folder: Path) -> None:
         """Write the topics of each broker, and the latencies between brokers."""
-        assigned = self.output / "assign" if self.has_subscribers else None
-        write_interest(folder, self.output / "ingest", assigned, **self.config.interest)
+        assigned = self._done("assign") if self.has_subscribers else None
+        write_interest(folder, self._done("ingest"), assigned, **self.config.interest)
 
     def _link(self, folder: Path) -> None:
         """Write the plan, which is not verified yet."""
         arguments = dict(self.config.link)
         problem_options = {name: arguments.pop(name) for name in _PROBLEM_OPTIONS if name in arguments}
-        problem = read_link_problem(self.output / "interest", **problem_options)
+        problem = read_link_problem(self._done("interest"), **problem_options)
         mode = arguments.pop("publishers", None)
-        requests = read_link_requests(self.output / "ingest", problem.interest, mode)
+        requests = read_link_requests(self._done("ingest"), problem.interest, mode)
         on_spark = arguments.pop("engine", "process") == "spark"
         options = arguments.pop("options", {})
         if on_spark:
@@ -324,7 +357,7 @@ class _Run(ExitStack):
                 problem.interest,
                 problem.weights,
                 spark=self._spark(),
-                scratch=self.output,
+                scratch=folder,
                 **arguments,
                 **options,
             )
@@ -338,7 +371,7 @@ class _Run(ExitStack):
         """Verify the plan and write the verdict; raises if the plan is wrong."""
         from broadloom.pipeline.spark_inspect import verify_plan
 
-        verdict = verify_plan(self.output / "link", self._spark)
+        verdict = verify_plan(self._done("link"), self._spark)
         if not verdict.good:
             raise InternalError(f"the plan is wrong: {verdict.summary()}; please report this")
         record = {name: value for name, value in vars(verdict).items() if name != "filters" or value}
@@ -348,18 +381,34 @@ class _Run(ExitStack):
         """Write the measures of the plan."""
         from broadloom.pipeline.spark_inspect import measure_into
 
-        measure_into(folder, self.output / "link", self._spark)
+        measure_into(folder, self._done("link"), self._spark)
 
     def _plan(self, folder: Path) -> None:
         """Publish the verified plan, by hard links to the files of the step link."""
-        link_files(self.output / "link", folder)
+        link_files(self._done("link"), folder)
 
     def _report(self, folder: Path) -> None:
         """Write the report."""
         title = self.config.report.get("title", TITLE)
-        assigned = [self.output / "assign"] if self.has_subscribers else []
-        record = record_of_folders([self.output / "plan", *assigned], title)
+        names = ["plan", "assign"] if self.has_subscribers else ["plan"]
+        with self._local_copies(*names) as root:
+            record = record_of_folders([root / name for name in names], title)
+        for one in record["plans"]:
+            one["source"] = one["source"].replace(str(root), str(self.output))
         (folder / "report.html").write_text(html_of(record), "utf-8")
+
+    @contextmanager
+    def _local_copies(self, *names: str) -> Iterator[Path]:
+        """The folder of the run; if it is remote, a local folder with copies of steps and of the ledger."""
+        if not isinstance(self.output, RemotePath):
+            yield self.output
+            return
+        with tempfile.TemporaryDirectory(prefix="broadloom-") as scratch:
+            for name in names:
+                link_files(self._done(name), Path(scratch, name))
+            for name in (LEDGER_FILE, "quarantine.parquet"):
+                link_files(self._done("ingest") / name, Path(scratch, "ingest", name))
+            yield Path(scratch)
 
     def _spark(self) -> SparkSession:
         """The Spark session, which the first call starts."""
@@ -375,9 +424,7 @@ class _Run(ExitStack):
             return {}
 
     def _save_record(self, done: dict[str, str]) -> None:
-        draft = self.output / f".{RECORD}.{os.getpid()}"
-        draft.write_text(json.dumps(done, indent=2) + "\n")
-        draft.replace(self.output / RECORD)
+        write_file(self.output / RECORD, (json.dumps(done, indent=2) + "\n").encode())
 
 
 def link_files(source: Path, target: Path) -> None:
@@ -385,6 +432,9 @@ def link_files(source: Path, target: Path) -> None:
 
     Hard links are safe, because the files of a step never change after they were written.
     """
+    if isinstance(source, RemotePath):
+        copy_remote(source, as_path(target))
+        return
     if source.is_file():
         _link_or_copy(str(source), str(target))
         return
@@ -485,7 +535,7 @@ def _content_table(grid: Grid) -> pa.Table:
 
 
 def _replace_table(folder: Path, name: str, table: pa.Table) -> None:
-    shutil.rmtree(folder / f"{name}.parquet", ignore_errors=True)
+    remove_path(folder / f"{name}.parquet")
     write_table(folder, name, table)
 
 
@@ -535,7 +585,19 @@ def _source(text: Any, file: Path) -> RawSource:
             f"{file}: source {text!r} is not a string; give one such as 'raw/' or 'emqx=dump.json'"
         )
     source = RawSource.parse(text)
-    return RawSource(str(file.parent / source.path), source.kind, source.node)
+    form, colon, name = source.path.partition(":")
+    if colon and form == "table":
+        return source
+    prefix = f"{form}:" if colon and form in SPARK_TABLES else ""
+    path = _from_folder(file.absolute().parent, name if prefix else source.path)
+    return RawSource(f"{prefix}{path}", source.kind, source.node)
+
+
+def _from_folder(folder: Path, path: str) -> Path:
+    """A path of a configuration file in a folder; relative paths start there. It has no `..`."""
+    if is_remote(path) or path.startswith("file:"):
+        return as_path(path)
+    return as_path(folder) / path if is_remote(folder) else Path(os.path.normpath(folder.resolve() / path))
 
 
 def _mark(value: object) -> str:

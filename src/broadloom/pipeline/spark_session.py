@@ -315,6 +315,16 @@ def user_settings() -> dict[str, str]:
     return (_properties(path) if path is not None else {}) | submitted
 
 
+def hadoop_settings(engine: SparkEngine, spark: SparkSession | None = None) -> dict[str, str]:
+    """The settings of a session that this process needs to reach the same remote stores."""
+    running = spark or _running()
+    if running is None:
+        return user_settings() | dict(engine.conf)
+    if is_connect(running):
+        return dict(engine.conf)
+    return dict(running.sparkContext.getConf().getAll()) | dict(engine.conf)
+
+
 def _has_gateway() -> bool:
     """Whether spark-submit has started the JVM and this process."""
     return "PYSPARK_GATEWAY_PORT" in os.environ

@@ -5,12 +5,13 @@ The canonical tables are in `broadloom.storage.tables`, not exported here, becau
 
 from broadloom.folder_locks import BINARY, forget_lock, lock_handle
 from broadloom.storage.documents import read_plan_json, read_toml, to_json_value, write_file
-from broadloom.storage.folders import lock_folder, new_folder, scratch_folder, share_folder
+from broadloom.storage.folders import lock_folder, new_folder, remove_path, scratch_folder, share_folder
 from broadloom.storage.locations import (
     MANIFEST,
     RemotePath,
     as_path,
     committed,
+    copy_remote,
     is_committed,
     is_hidden,
     is_remote,
@@ -38,6 +39,7 @@ __all__ = [
     "as_path",
     "check_journal",
     "committed",
+    "copy_remote",
     "create_journal",
     "delete_journal",
     "forget_lock",
@@ -49,6 +51,7 @@ __all__ = [
     "new_folder",
     "read_plan_json",
     "read_toml",
+    "remove_path",
     "repair_journal",
     "scratch_folder",
     "share_folder",

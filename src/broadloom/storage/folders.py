@@ -80,6 +80,17 @@ def new_folder(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def remove_path(path: Path) -> None:
+    """Delete a file or folder, local or remote, if there is one."""
+    where = as_path(path)
+    if isinstance(where, RemotePath):
+        where.remove()
+    elif where.is_dir():
+        shutil.rmtree(where)
+    else:
+        where.unlink(missing_ok=True)
+
+
 @contextmanager
 def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     """A hidden folder for intermediate files, for the block; those of processes that died are removed.

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "_SUCCESS"
 _DATA = "data-"
+_BLOCK_BYTES = 8 * 2**20
 _FORMAT = 1
 
 # A scheme has two letters at least: one letter is a drive of Windows. `Path` makes one slash of two.
@@ -108,11 +109,13 @@ class RemotePath:
         uri: the URI, without a slash at its end.
         listing: the files below this path with their sizes, relative to it, if they are known from a
             manifest; then no other files are seen.
+        is_draft: whether the path is in a folder that is being written, and has no manifest yet.
     """
 
-    def __init__(self, uri: str, listing: Mapping[str, int] | None = None) -> None:
+    def __init__(self, uri: str, listing: Mapping[str, int] | None = None, is_draft: bool = False) -> None:
         self.uri = uri
         self.listing = listing
+        self.is_draft = is_draft
 
     def __str__(self) -> str:
         return self.uri
@@ -141,7 +144,7 @@ class RemotePath:
             }
             if inner in self.listing:
                 below[""] = self.listing[inner]
-        return RemotePath(f"{self.uri}/{inner}", below)
+        return RemotePath(f"{self.uri}/{inner}", below, self.is_draft)
 
     @property
     def name(self) -> str:
@@ -426,7 +429,7 @@ def committed(path: str | Path) -> Path:
         InputError: a remote folder has no manifest.
     """
     folder = as_path(path)
-    if not isinstance(folder, RemotePath) or folder.listing is not None:
+    if not isinstance(folder, RemotePath) or folder.listing is not None or folder.is_draft:
         return folder
     manifest = _manifest(folder)
     if manifest is None:
@@ -453,12 +456,34 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
+def copy_remote(source: RemotePath, target: Path) -> None:
+    """Copy a remote file or folder; the target is remote, or a local path."""
+    where = as_path(target)
+    for one in source.files():
+        inner = one.uri.removeprefix(source.uri).lstrip("/")
+        copy = where / inner if inner else where
+        if isinstance(copy, RemotePath):
+            same = copy.filesystem is one.filesystem
+            with named_store_errors(copy, "written"):
+                if same and one.uri.partition("://")[0] in (*_S3, *_AZURE, "gs"):
+                    copy.filesystem.copy_file(one.store_path, copy.store_path)
+                    continue
+        else:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+        with one.open() as read, copy.open("wb") as written:
+            while block := read.read(_BLOCK_BYTES):
+                written.write(block)
+
+
 @contextmanager
 def new_remote_folder(folder: RemotePath, overwrite: bool = False) -> Iterator[RemotePath]:
     """As `new_folder`, in a remote store: the block writes the data, and then a manifest commits it.
 
     Only one process at a time can write to a folder: data of others, and of processes that died, is removed.
     """
+    if folder.is_draft:
+        yield folder
+        return
     before = _manifest(folder)
     names = {entry.name for entry in folder.iterdir()}
     foreign = sorted(name for name in names if name != MANIFEST and not name.startswith(_DATA))
@@ -466,7 +491,7 @@ def new_remote_folder(folder: RemotePath, overwrite: bool = False) -> Iterator[R
         raise InputError(f"{folder} holds {foreign[0]!r}, which is not Broadloom's; choose another folder")
     if before is not None and not overwrite:
         raise InputError(f"{folder} exists already; choose another, or replace it (--force, overwrite=True)")
-    data = folder / f"{_DATA}{secrets.token_hex(8)}"
+    data = RemotePath(f"{folder}/{_DATA}{secrets.token_hex(8)}", is_draft=True)
     try:
         data.mkdir()
         yield data

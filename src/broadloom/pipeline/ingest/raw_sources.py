@@ -250,7 +250,9 @@ def count_lines(path: Path) -> int:
 
 def open_file(path: Path) -> IO[bytes]:
     """Open a file; decompress it if its name ends in .gz."""
-    return gzip.open(path.open("rb")) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+    if path.suffix != ".gz":
+        return path.open("rb")
+    return gzip.open(path.open("rb") if isinstance(path, RemotePath) else path)  # type: ignore[return-value]
 
 
 def separator(header: str) -> str:

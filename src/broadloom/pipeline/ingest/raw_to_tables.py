@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -19,7 +20,15 @@ from broadloom.errors import InternalError
 from broadloom.formats import PAGE, DumpPage, missing_pages_note
 from broadloom.model import RowLedger, TableAccount
 from broadloom.pipeline.ingest import row_checks
-from broadloom.pipeline.ingest.raw_rows import NOT_ROWS, RAW, REASON, SOURCE, file_path, read_files
+from broadloom.pipeline.ingest.raw_rows import (
+    NOT_ROWS,
+    RAW,
+    REASON,
+    SOURCE,
+    file_path,
+    read_files,
+    spark_columns,
+)
 from broadloom.pipeline.ingest.raw_sources import (
     FURTHER,
     MATRIX,
@@ -29,12 +38,13 @@ from broadloom.pipeline.ingest.raw_sources import (
     check_choices,
     check_dumps,
     count_lines,
+    dropped_notes,
     find_files,
     total_bytes,
 )
-from broadloom.pipeline.spark_session import SparkEngine, session
+from broadloom.pipeline.spark_session import SparkEngine, executors_are_elsewhere, hadoop_settings, session
 from broadloom.progress import stage
-from broadloom.storage import new_folder
+from broadloom.storage import as_path, new_folder, share_folder, use_store_settings
 from broadloom.storage.tables import write_table
 
 _BY_NODE = [(name, "ascending") for name in ("node", "topic", "reason")]
@@ -74,10 +84,18 @@ def ingest(
         UnreachableError: the cluster does not answer, or the JVM does not start.
     """
     check_choices(wildcards, symmetric)
-    files = find_files([one if isinstance(one, RawSource) else RawSource.parse(one) for one in sources])
-    notes = check_dumps(files)
-    sized = (engine or SparkEngine()).sized(total_bytes(files))
-    with session(sized, spark) as running, new_folder(Path(output), overwrite) as folder:
+    chosen = engine or SparkEngine()
+    use_store_settings(hadoop_settings(chosen, spark))
+    with ExitStack() as stack:
+
+        def columns(form: str, name: str) -> tuple[list[str], str]:
+            return spark_columns(stack.enter_context(session(chosen, spark)), form, name)
+
+        parsed = [one if isinstance(one, RawSource) else RawSource.parse(one) for one in sources]
+        files = find_files(parsed, columns)
+        notes = check_dumps(files)
+        running = stack.enter_context(session(chosen.sized(total_bytes(files)), spark))
+        folder = stack.enter_context(new_folder(as_path(output), overwrite))
         return ingest_into(folder, files, running, wildcards, symmetric, notes)
 
 
@@ -90,7 +108,10 @@ def ingest_into(
     notes: Iterable[str] = (),
 ) -> RowLedger:
     """As `ingest`, into an existing folder; `notes` (of `check_dumps`) come first in the ledger."""
-    ledger = _Ingest(spark, folder, files, notes=list(notes)).run(wildcards, symmetric)
+    if executors_are_elsewhere(spark):
+        share_folder(folder)
+    notes = [*notes, *dropped_notes(files)]
+    ledger = _Ingest(spark, folder, files, notes=notes).run(wildcards, symmetric)
     ledger.save(folder)
     return ledger
 
