@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from broadloom.errors import BroadloomError, InputError, StorageError, UnreachableError, missing_extra
-from broadloom.pipeline.java import java_home
+from broadloom.pipeline.java import quiet_java_home
+from broadloom.storage import RemotePath, as_path, scratch_folder, share_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -392,8 +393,6 @@ def _launch(engine: SparkEngine, user: Mapping[str, str]) -> SparkSession:
     _check_yarn(master)
     if master.startswith("spark://"):
         _check_reachable(master.partition(",")[0], "Spark master", MASTER_PORT)
-    if not _has_gateway():
-        os.environ["JAVA_HOME"] = str(java_home())
     if not user.keys() & {"spark.pyspark.python", "spark.pyspark.driver.python"}:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from py4j.protocol import Py4JError
@@ -406,11 +405,29 @@ def _launch(engine: SparkEngine, user: Mapping[str, str]) -> SparkSession:
     for name, value in _settings(engine, user, _is_local(master)).items():
         builder = builder.config(name, value)
     try:
-        started = builder.getOrCreate()
+        with _java():
+            started = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise spark_error("Spark does not start", error) from error
     _ship(started)
     return started
+
+
+@contextmanager
+def _java() -> Iterator[None]:
+    """Let Spark find Java, unless its JVM runs already; other libraries keep their JAVA_HOME."""
+    if _has_gateway():
+        yield
+        return
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(quiet_java_home())
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["JAVA_HOME"]
+        else:
+            os.environ["JAVA_HOME"] = before
 
 
 def _connect(engine: SparkEngine) -> SparkSession:
@@ -461,6 +478,27 @@ def executors_are_elsewhere(spark: SparkSession) -> bool:
 
 def _is_local(master: str) -> bool:
     return re.match(r"local($|\[)", master) is not None
+
+
+@contextmanager
+def shared_scratch(spark: SparkSession, parent: str | Path | None, name: str) -> Iterator[Path]:
+    """A folder for intermediate files, for the block, that the executors can read and write.
+
+    It is in `parent`, which the executors see under the same path; None: a temporary folder, which is enough
+    on one machine. A folder that a killed process left behind is removed by the next one.
+    """
+    where = Path(tempfile.gettempdir()) if parent is None else as_path(parent)
+    with scratch_folder(where, f"broadloom-{name}") as folder:
+        if executors_are_elsewhere(spark):
+            share_folder(folder)
+        yield folder
+
+
+def table_paths(path: Path) -> list[str]:
+    """The paths by which Spark reads a table: the files of a manifest, or the path itself."""
+    if isinstance(path, RemotePath) and path.listing is not None:
+        return [str(one) for one in path.files()]
+    return [str(path)]
 
 
 @cache

@@ -186,8 +186,8 @@ def _remove_abandoned(path: Path) -> None:
     for scratch in path.parent.glob(f".{path.name}.*.new"):
         try:
             handle = lock_handle(scratch)
-        except (FileNotFoundError, BlockingIOError):  # another process has just renamed it, or uses it
-            continue
+        except (FileNotFoundError, BlockingIOError, PermissionError):
+            continue  # another process has just renamed it, or uses it, or it is that of another user
         try:
             shutil.rmtree(scratch, ignore_errors=True)
         finally:

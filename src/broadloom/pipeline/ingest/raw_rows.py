@@ -13,6 +13,7 @@ from functools import reduce
 from itertools import groupby
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -184,9 +185,9 @@ def spark_frame(spark: SparkSession, form: str, name: str) -> DataFrame:
         frame = spark.table(name) if form == "table" else spark.read.format(form).load(name)
         frame.columns  # noqa: B018 - Spark Connect looks for the table only now
         return frame
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         reason = str(error).strip().partition("\n")[0]
-        if "DATA_SOURCE_NOT_FOUND" in reason:
+        if "DATA_SOURCE_NOT_FOUND" in str(error):
             raise MissingExtraError(
                 f"{name} is a table of {form}, and Spark has no package for it; "
                 f"add --conf {PACKAGES.get(form)}, or spark.jars with its jar"
@@ -284,9 +285,10 @@ def _typed(
     required = columns_of(one.table, optional=False)
 
     def value(found: list[str], raw: str, kind: str) -> Value:
-        if found[0] not in one.partitions:
+        above = next((name for name in found if name in one.partitions), None)
+        if above is None:
             return own_value(found, raw, kind)
-        return _partition_value(found[0]), sf.col(f"`{raw}`").try_cast(kind or "string")
+        return _partition_value(above), sf.col(f"`{raw}`").try_cast(kind or "string")
 
     checks = list(faults)
     raw: dict[str, Column] = {}
