@@ -1,12 +1,13 @@
 """Canonical tables: their columns and types, reading and writing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyarrow.dataset
 import pyarrow.parquet
 from numpy.typing import NDArray
 
@@ -62,7 +63,7 @@ def read_table(folder: Path, name: str) -> pa.Table | None:
     if path is None:
         return None
     try:
-        table = _read_csv(path, name) if path.suffix == ".csv" else _read_parquet(path)
+        table = _read_csv(path, name) if path.suffix == ".csv" else read_parquet(path)
     except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     except OSError as error:
@@ -70,12 +71,52 @@ def read_table(folder: Path, name: str) -> pa.Table | None:
     return _typed(table, name, path)
 
 
-def _read_parquet(path: Path) -> pa.Table:
+def read_parquet(path: Path) -> pa.Table:
     """A Parquet file, or a folder of them."""
     if path.is_dir():
         return pyarrow.parquet.read_table(path)
     with pyarrow.parquet.ParquetFile(path) as file:  # for one file: `read_table` would load pandas
         return file.read()
+
+
+def parquet_dataset(path: Path) -> pyarrow.dataset.Dataset:
+    """A Parquet file, or a folder of them, as a data set that can be read in part."""
+    return pyarrow.dataset.dataset(path, format="parquet")
+
+
+def coded_table(path: Path, columns: list[str]) -> pa.Table:
+    """Columns of texts of a Parquet file or folder, each value as an index into the distinct values.
+
+    Only a batch of rows is in memory as texts at any time.
+    """
+    batches = parquet_dataset(path).to_batches(columns=columns)
+    coded = [
+        pa.record_batch([batch[name].dictionary_encode() for name in columns], columns)
+        for batch in batches
+        if batch.num_rows
+    ]
+    schema = pa.schema([(name, pa.dictionary(pa.int32(), pa.string())) for name in columns])
+    return pa.Table.from_batches(coded, schema).unify_dictionaries()
+
+
+def table_blocks(path: Path, name: str, rows: int) -> Iterator[pa.Table]:
+    """A canonical table in blocks of `rows` rows, the last one smaller; at least one block, even if empty."""
+    dataset = parquet_dataset(path / f"{name}.parquet")
+    held = dataset.schema.empty_table()
+    is_first = True
+    for batch in dataset.to_batches(batch_size=rows):
+        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+        while held.num_rows >= rows:
+            yield _typed(held.slice(0, rows).combine_chunks(), name, path)
+            held = held.slice(rows)
+            is_first = False
+    if held.num_rows or is_first:
+        yield _typed(held, name, path)
+
+
+def write_parquet(table: pa.Table, path: Path) -> None:
+    """Write a table as one Parquet file."""
+    pyarrow.parquet.write_table(table, path)
 
 
 def require_table(folder: Path, name: str) -> pa.Table:
