@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 import broadloom as bl
 from broadloom import workload
 from broadloom.measures import components_per_topic, topic_diameters
-from broadloom.mqtt.topic_filters import groups, is_filter, is_valid_filter
+from broadloom.mqtt.topic_filters import FilterLookup, groups, is_filter, is_valid_filter
 from broadloom.pipeline import spark_inspect
 from broadloom.pipeline.spark_inspect import (
-    FilterGroups,
     PlanTables,
     measure_into,
     measure_on_spark,
@@ -169,7 +168,7 @@ def test_one_process_and_spark_write_the_same_measures(spark, plan, broken, tmp_
 def test_the_group_of_each_topic_follows_from_the_filters_alone(texts):
     """Topics are looked up one by one; the groups are those of all topics and filters together."""
     valid = sorted({text for text in texts if is_valid_filter(text)})
-    found = FilterGroups(filter(is_filter, valid))
+    found = FilterLookup(filter(is_filter, valid))
     names = {text: found.group(text) or text for text in valid}
     together = groups(valid)
     for one in valid:

@@ -49,7 +49,7 @@ from broadloom.pipeline.ingest.raw_sources import (
     total_bytes,
 )
 from broadloom.pipeline.spark_session import SparkEngine, hadoop_settings, session
-from broadloom.plans import AssignmentResult, Plan, assignment_summary
+from broadloom.plans import Plan, SavedAssignment, assignment_summary
 from broadloom.progress import stage
 from broadloom.report import TITLE, html_of, record_of_folders
 from broadloom.storage import (
@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORD = "run.json"
+# What a run says about its plan, written with the report, so that a run that has nothing to do reads no plan.
+SUMMARY = "summary.json"
 # The default number of cells of event space, each of which becomes a topic.
 CELLS = 128
 # The first level of the topic names of cells. It begins with "$", so that no wildcard of a client matches it.
@@ -268,11 +270,11 @@ class _Run(ExitStack):
             done[name] = mark
             self._save_record(before | done)
         metrics = json.loads((self._done("measure") / "measures.json").read_text())
-        plan = Plan.load(self._done("plan"))
-        assignment = AssignmentResult.load(self._done("assign")).summary() if self.has_subscribers else None
+        summary = json.loads((self._done("report") / SUMMARY).read_text())
+        assignment = SavedAssignment(self._done("assign")).summary() if self.has_subscribers else None
         ledger = RowLedger.load(self._done("ingest"))
-        carried = tuple(carried_lines(plan)), carried_record(plan)
-        return RunOutcome(self.output, seconds, ledger, assignment, plan.summary(), metrics, *carried)
+        carried = tuple(summary["carried"]), summary["carried_record"]
+        return RunOutcome(self.output, seconds, ledger, assignment, summary["plan"], metrics, *carried)
 
     def find_files(self) -> None:
         """Find the files of the sources; only tables that Spark reads start the session."""
@@ -388,14 +390,21 @@ class _Run(ExitStack):
         link_files(self._done("link"), folder)
 
     def _report(self, folder: Path) -> None:
-        """Write the report."""
+        """Write the report, and the summary of the plan."""
         title = self.config.report.get("title", TITLE)
+        plan = Plan.load(self._done("plan"))
         names = ["plan", "assign"] if self.has_subscribers else ["plan"]
         with self._local_copies(*names) as root:
-            record = record_of_folders([root / name for name in names], title)
+            record = record_of_folders([root / name for name in names], title, loaded={"plan": plan})
         for one in record["plans"]:
             one["source"] = one["source"].replace(str(root), str(self.output))
         (folder / "report.html").write_text(html_of(record), "utf-8")
+        summary = {
+            "plan": plan.summary(),
+            "carried": list(carried_lines(plan)),
+            "carried_record": carried_record(plan),
+        }
+        (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
 
     @contextmanager
     def _local_copies(self, *names: str) -> Iterator[Path]:
@@ -484,10 +493,10 @@ def write_interest(folder: Path, tables: Path, assigned: Path | None = None, cel
         if (tables / f"{name}.parquet").exists():
             link_files(tables / f"{name}.parquet", folder / f"{name}.parquet")
     if assigned is not None:
-        result = AssignmentResult.load(assigned)
+        saved = SavedAssignment(assigned)
         if not _source_has_nodes(tables):
-            _add_nodes(folder, result.problem.broker_ids or ())
-        _add_content(folder, result, cells)
+            _add_nodes(folder, saved.first.broker_ids or ())
+        _add_content(folder, saved, cells)
 
 
 def _source_has_nodes(tables: Path) -> bool:
@@ -501,27 +510,35 @@ def _add_nodes(folder: Path, brokers: Iterable[str]) -> None:
     _replace_table(folder, "nodes", pa.table({"node": pa.array(sorted(names), pa.string())}))
 
 
-def _add_content(folder: Path, result: AssignmentResult, cells: int) -> None:
+def _add_content(folder: Path, saved: SavedAssignment, cells: int) -> None:
     """Add the cells that the subscribers of each broker want, and a table of the cells."""
-    problem = result.problem
-    corners = np.concatenate([problem.lo, problem.hi])
-    grid = Grid.covering(corners if len(corners) else np.zeros((0, 1)), cells)
-    broker, cell = np.nonzero(_wanted_cells(result, grid))
+    grid = _covering_grid(saved, cells)
+    broker, cell = np.nonzero(_wanted_cells(saved, grid))
     content = _content_table(grid)
-    brokers = pa.array(problem.broker_ids, pa.string())
+    brokers = pa.array(saved.first.broker_ids, pa.string())
     pairs = pa.table({"node": brokers.take(pa.array(broker)), "topic": content["topic"].take(pa.array(cell))})
     before = read_table(folder, "subscriptions")
     _replace_table(folder, "subscriptions", pairs if before is None else pa.concat_tables([before, pairs]))
     pyarrow.parquet.write_table(content, folder / "content.parquet")
 
 
-def _wanted_cells(result: AssignmentResult, grid: Grid) -> NDArray[np.bool_]:
+def _covering_grid(saved: SavedAssignment, cells: int) -> Grid:
+    """A grid over the rectangles of all subscribers."""
+    corners = np.zeros((0, 1))
+    for problem, _ in saved.blocks():
+        if problem.subscriber_count:
+            both = np.concatenate([problem.lo, problem.hi, corners.reshape(-1, problem.dimensions)])
+            corners = np.stack([both.min(axis=0), both.max(axis=0)])
+    return Grid.covering(corners, cells)
+
+
+def _wanted_cells(saved: SavedAssignment, grid: Grid) -> NDArray[np.bool_]:
     """Whether the subscribers of each broker want each cell, bool (brokers, cells)."""
-    problem = result.problem
-    wanted = np.zeros((problem.broker_count, grid.channel_count), bool)
-    for broker in np.unique(result.broker_of):
-        served = result.broker_of == broker
-        wanted[broker] = grid.touched(problem.lo[served], problem.hi[served]).any(axis=0)
+    wanted = np.zeros((saved.first.broker_count, grid.channel_count), bool)
+    for problem, broker_of in saved.blocks():
+        for broker in np.unique(broker_of):
+            served = broker_of == broker
+            wanted[broker] |= grid.touched(problem.lo[served], problem.hi[served]).any(axis=0)
     return wanted
 
 
@@ -535,6 +552,7 @@ def _content_table(grid: Grid) -> pa.Table:
 
 
 def _replace_table(folder: Path, name: str, table: pa.Table) -> None:
+    # A table can be a hard link, so it is replaced and not written to.
     remove_path(folder / f"{name}.parquet")
     write_table(folder, name, table)
 

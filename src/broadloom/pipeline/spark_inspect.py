@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
-import pyarrow.parquet
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -28,9 +27,9 @@ from pyspark.sql import functions as sf
 from broadloom.errors import InputError
 from broadloom.measures import filters_text
 from broadloom.measures.sub_overlays import Graph, block_components, block_diameters, link_graph
-from broadloom.mqtt.topic_filters import FilterIndex, groups, is_filter, is_wild
+from broadloom.mqtt.topic_filters import FilterLookup, is_filter
 from broadloom.pipeline.spark_session import SparkEngine, session, task_count
-from broadloom.storage.tables import indices_in
+from broadloom.storage.tables import coded_table, indices_in, parquet_dataset, write_parquet
 
 # The largest number of disconnected topics that a verdict names.
 SHOWN = 100
@@ -138,13 +137,13 @@ def measure_into(folder: Path, plan: Path, spark: Callable[[], SparkSession]) ->
     links = tables.links()
     path = folder / "topics.parquet"
     if tables.fits:
-        pyarrow.parquet.write_table(_topics_in_process(tables, links, measured=True)[0], path)
+        write_parquet(_topics_in_process(tables, links, measured=True)[0], path)
     else:
         with topics_on_spark(tables, links, spark(), measured=True) as topics:
             topics.select(*TOPIC_SCHEMA.names).write.parquet(str(path))
     degrees = tables.degrees()
-    pyarrow.parquet.write_table(degrees, folder / "nodes.parquet")
-    batches = pyarrow.dataset.dataset(path, TOPIC_SCHEMA).to_batches()
+    write_parquet(degrees, folder / "nodes.parquet")
+    batches = parquet_dataset(path).to_batches()
     totals = reduce(TopicTotals.plus, map(TopicTotals.of, batches), TopicTotals())
     measures = _node_measures(degrees) | totals.measures()
     (folder / "measures.json").write_text(json.dumps(measures, indent=2) + "\n")
@@ -268,7 +267,7 @@ class PlanTables:
             raise InputError(
                 f"{path.parent} is not a plan: {path.name} is missing; give the folder of a plan"
             )
-        return pyarrow.dataset.dataset(path)
+        return parquet_dataset(path)
 
     def filters(self) -> list[str]:
         """The topic filters with a wildcard."""
@@ -355,33 +354,8 @@ def _summed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _read_totals(text: str) -> TopicTotals:
-    return TopicTotals(*(tuple(value) if isinstance(value, list) else value for value in json.loads(text)))
-
-
-class FilterGroups:
-    """The groups of topic filters that overlap, and the topics that belong to them.
-
-    All filters that match a topic overlap each other, so one of them tells the group of the topic. Therefore
-    topics are looked up one by one, wherever they are, and only the filters have to be in memory.
-    """
-
-    def __init__(self, filters: Iterable[str]) -> None:
-        texts = sorted(filters)
-        self._group_of = groups(texts)
-        self._index = FilterIndex(texts)
-
-    def __bool__(self) -> bool:
-        return bool(self._group_of)
-
-    def group(self, text: str) -> str | None:
-        """The first filter of the group that a topic or filter belongs to; None: it overlaps no filter."""
-        if text in self._group_of:
-            return self._group_of[text]
-        if is_wild(text):  # not a valid filter: a plain text, which the index would take for a filter
-            alone = FilterIndex([text])
-            met = (one for one in self._group_of if any(True for _ in alone.meeting(one)))
-            return self._group_of.get(next(met, ""))
-        return self._group_of.get(next(self._index.meeting(text), ""))
+    values: list[Any] = [tuple(one) if isinstance(one, list) else one for one in json.loads(text)]
+    return TopicTotals(*values)
 
 
 class TopicBlock(NamedTuple):
@@ -443,14 +417,11 @@ def _coded(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
 
 def _topics_in_process(tables: PlanTables, links: PlanLinks, measured: bool) -> tuple[pa.Table, int]:
     """The topics of a plan by name (`TOPIC_SCHEMA`), and the number of them that are part of others."""
-    codes = pyarrow.dataset.ParquetFileFormat(dictionary_columns=["node", "topic"])
-    path = tables.folder / "subscriptions.parquet"
-    wanted = pyarrow.dataset.dataset(path, format=codes).to_table(["node", "topic"])
-    block = TopicBlock.of(wanted)
+    block = TopicBlock.of(coded_table(tables.folder / "subscriptions.parquet", ["node", "topic"]))
     merged = 0
     if tables.filters():
         names = block.topics.to_pylist()
-        found = FilterGroups(filter(is_filter, names))
+        found = FilterLookup(filter(is_filter, names))
         group = [found.group(name) or name for name in names]
         shortest = _shortest(zip(group, names, strict=True))
         number = {name: code for code, name in enumerate(shortest)}
@@ -482,7 +453,7 @@ def topics_on_spark(
     rows = tables.dataset("subscriptions").count_rows()
     blocks = max(1 + rows // BLOCK_ROWS, task_count(spark, rows // FEW_ROWS))
     filters = _wanted_filters(wanted) if tables.filters() else []
-    found = FilterGroups(filters)
+    found = FilterLookup(filters)
 
     def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches(batches, _WANTED_SCHEMA)
@@ -511,7 +482,7 @@ def _wanted_filters(wanted: DataFrame) -> list[str]:
     return list(filter(is_filter, wild.select("topic").distinct().toArrow()["topic"].to_pylist()))
 
 
-def _inspect_block(block: TopicBlock, found: FilterGroups, links: PlanLinks, measured: bool) -> pa.Table:
+def _inspect_block(block: TopicBlock, found: FilterLookup, links: PlanLinks, measured: bool) -> pa.Table:
     """The topics of a block that are in no group, and the nodes that want a group (`_BLOCK_SCHEMA`)."""
     names: list[str] = block.topics.to_pylist() if found else []
     group = [found.group(name) for name in names]

@@ -17,6 +17,7 @@ from broadloom import measures
 from broadloom.checks import check_instance, lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.model import Interest, NotCarried, Overlay, Publishers, Weights, not_carried_publications
+from broadloom.model.link_problem import read_subscriptions
 from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans import conversions
 from broadloom.plans.division import WeightDivision
@@ -187,7 +188,8 @@ class Plan(StageResult):
 
         folder = committed(path)
         record = read_link_record(folder)
-        tables = {name: require_table(folder, name) for name in TABLES}
+        tables = {name: require_table(folder, name) for name in TABLES if name != "subscriptions"}
+        tables["subscriptions"] = read_subscriptions(folder)
         interest = Interest.from_table(tables["subscriptions"], tables["nodes"], tables["topics"])
         if tuple(tables["weights"].column("node").to_pylist()) != interest.node_ids:
             raise InputError(

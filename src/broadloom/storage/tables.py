@@ -1,6 +1,6 @@
 """Canonical tables: their columns and types, reading and writing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyarrow.dataset
 import pyarrow.parquet
 from numpy.typing import NDArray
 
@@ -108,6 +109,36 @@ def write_parquet(table: pa.Table, path: Path, **options: int) -> None:
             pyarrow.parquet.write_table(table, path.store_path, filesystem=path.filesystem, **options)
     else:
         pyarrow.parquet.write_table(table, path, **options)
+
+
+def coded_table(path: Path, columns: list[str]) -> pa.Table:
+    """Columns of texts of a Parquet file or folder, each value as an index into the distinct values.
+
+    Only a batch of rows is in memory as texts at any time.
+    """
+    batches = parquet_dataset(path).to_batches(columns=columns)
+    coded = [
+        pa.record_batch([batch[name].dictionary_encode() for name in columns], columns)
+        for batch in batches
+        if batch.num_rows
+    ]
+    schema = pa.schema([(name, pa.dictionary(pa.int32(), pa.string())) for name in columns])
+    return pa.Table.from_batches(coded, schema).unify_dictionaries()
+
+
+def table_blocks(path: Path, name: str, rows: int) -> Iterator[pa.Table]:
+    """A canonical table in blocks of `rows` rows, the last one smaller; at least one block, even if empty."""
+    dataset = parquet_dataset(path / f"{name}.parquet")
+    held = dataset.schema.empty_table()
+    is_first = True
+    for batch in dataset.to_batches(batch_size=rows):
+        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+        while held.num_rows >= rows:
+            yield _typed(held.slice(0, rows).combine_chunks(), name, path)
+            held = held.slice(rows)
+            is_first = False
+    if held.num_rows or is_first:
+        yield _typed(held, name, path)
 
 
 def require_table(folder: Path, name: str) -> pa.Table:
