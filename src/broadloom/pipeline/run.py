@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from broadloom._version import VERSION
@@ -65,7 +64,7 @@ from broadloom.storage import (
     use_store_settings,
     write_file,
 )
-from broadloom.storage.tables import list_column, read_table, require_table, write_table
+from broadloom.storage.tables import list_column, read_table, require_table, write_parquet, write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -519,7 +518,7 @@ def _add_content(folder: Path, saved: SavedAssignment, cells: int) -> None:
     pairs = pa.table({"node": brokers.take(pa.array(broker)), "topic": content["topic"].take(pa.array(cell))})
     before = read_table(folder, "subscriptions")
     _replace_table(folder, "subscriptions", pairs if before is None else pa.concat_tables([before, pairs]))
-    pyarrow.parquet.write_table(content, folder / "content.parquet")
+    write_parquet(content, folder / "content.parquet")
 
 
 def _covering_grid(saved: SavedAssignment, cells: int) -> Grid:

@@ -28,7 +28,8 @@ from broadloom.errors import InputError
 from broadloom.measures import filters_text
 from broadloom.measures.sub_overlays import Graph, block_components, block_diameters, link_graph
 from broadloom.mqtt.topic_filters import FilterLookup, is_filter
-from broadloom.pipeline.spark_session import SparkEngine, session, task_count
+from broadloom.pipeline.spark_session import SparkEngine, session, table_paths, task_count
+from broadloom.storage import committed
 from broadloom.storage.tables import coded_table, indices_in, parquet_dataset, write_parquet
 
 # The largest number of disconnected topics that a verdict names.
@@ -101,7 +102,7 @@ def verify_on_spark(
 ) -> Verdict:
     """Verify the plan in a folder: that every topic is connected, and that no link is bad."""
     with session(engine, spark) as running:
-        return _verdict(PlanTables(Path(plan).absolute()), running)
+        return _verdict(PlanTables(committed(plan).absolute()), running)
 
 
 def verify_plan(plan: Path, spark: Callable[[], SparkSession]) -> Verdict:
@@ -122,7 +123,7 @@ def measure_on_spark(
 ) -> dict[str, Any]:
     """Measures of the plan in a folder, with the names of `broadloom.measures.metrics`."""
     with session(engine, spark) as running:
-        tables = PlanTables(Path(plan).absolute())
+        tables = PlanTables(committed(plan).absolute())
         links = tables.links()
         totals = _totals(tables, links, running, measured=True)
         return _node_measures(tables.degrees()) | totals.measures()
@@ -448,8 +449,8 @@ def topics_on_spark(
     Each task has all subscriptions of its topics. A topic that belongs to a group of filters is not finished
     there: what its group wants, each node once, goes to another task, which has all of the group.
     """
-    path = str(tables.folder / "subscriptions.parquet")
-    wanted = spark.read.schema("node string, topic string").parquet(path)
+    paths = table_paths(tables.folder / "subscriptions.parquet")
+    wanted = spark.read.schema("node string, topic string").parquet(*paths)
     rows = tables.dataset("subscriptions").count_rows()
     blocks = max(1 + rows // BLOCK_ROWS, task_count(spark, rows // FEW_ROWS))
     filters = _wanted_filters(wanted) if tables.filters() else []

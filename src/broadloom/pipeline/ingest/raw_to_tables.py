@@ -7,7 +7,6 @@ the executors.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -57,7 +55,7 @@ from broadloom.pipeline.ingest.tallies import (
 )
 from broadloom.pipeline.spark_session import SparkEngine, executors_are_elsewhere, hadoop_settings, session
 from broadloom.progress import stage
-from broadloom.storage import as_path, new_folder, share_folder, use_store_settings
+from broadloom.storage import as_path, new_folder, remove_path, share_folder, use_store_settings
 from broadloom.storage.tables import parquet_dataset, write_parquet, write_table
 
 _BY_NODE = [(name, "ascending") for name in ("node", "topic", "reason")]
@@ -283,7 +281,7 @@ class _Ingest:
         good = counts.get(None, 0) + counts.get(row_checks.DUPLICATE, 0)
         self.accounts.append(account_of(table, rows, quarantined, good, used, written))
         for name in (table, "matches"):
-            shutil.rmtree(self.folder / f"{name}-tally.parquet", ignore_errors=True)
+            remove_path(self.folder / f"{name}-tally.parquet")
 
 
 def account_of(
@@ -434,7 +432,7 @@ def _check_lines(table: str, files: list[RawFile], read: int) -> None:
     counts: dict[str, Callable[[Path], int]] = {
         "csv": count_lines,
         "jsonl": count_lines,
-        "parquet": lambda path: int(pyarrow.parquet.read_metadata(path).num_rows),
+        "parquet": lambda path: int(parquet_dataset(path).count_rows()),
     }
     if all(one.reader in counts for one in files):
         lines = sum(counts[one.reader](one.path) for one in files)
