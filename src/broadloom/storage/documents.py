@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broadloom.checks import check_path
-from broadloom.errors import InputError, error_from_os
+from broadloom.errors import BroadloomError, InputError, error_from_os
+from broadloom.storage.locations import RemotePath, as_path, committed
 
 
 def read_plan_json(folder: Path) -> dict[str, Any]:
@@ -22,15 +22,20 @@ def read_plan_json(folder: Path) -> dict[str, Any]:
         InputError: the file does not exist, or is damaged.
         StorageError: the file cannot be read.
     """
+    folder = committed(folder)
     path = folder / "plan.json"
     try:
+        if not path.exists():
+            raise InputError(f"{folder} is not a plan: it has no plan.json")
         record = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise InputError(f"{folder} is not a plan: it has no plan.json") from error
-    except OSError as error:
-        raise error_from_os(f"{path} cannot be read", error) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
+    except BroadloomError:
+        raise
+    except OSError as error:
+        raise error_from_os(f"{path} cannot be read", error) from error
     if not isinstance(record, dict):
         raise InputError(f"{path} is not a plan's record; it was not written by broadloom, or is damaged")
     return record
@@ -63,7 +68,11 @@ def write_file(path: str | Path, content: bytes, mode: int | None = None) -> Non
         InputError: `path` is not a path or exists and is not a file, or one of its parents is not a folder.
         StorageError: the file cannot be written.
     """
-    target = check_path(path).resolve()
+    location = as_path(path)
+    if isinstance(location, RemotePath):
+        location.write_bytes(content)
+        return
+    target = location.resolve()
     if target.exists() and not target.is_file():
         raise InputError(f"{target} exists and is not a file; choose another path")
     try:
