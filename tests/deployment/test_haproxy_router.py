@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from routed import RoutedBrokers, wait_for
 
 import broadloom as bl
 from broadloom.deployment import Fleet, FleetBroker
@@ -22,6 +21,7 @@ from broadloom.deployment.targets.haproxy_router import (
     read_map,
     served_by,
 )
+from routed import RoutedBrokers, wait_for
 
 FLEET = """\
 [brokers.rome]
@@ -60,9 +60,11 @@ def test_haproxy_accepts_the_exported_configuration(run, tmp_path):
     """By the command line, with TLS, which is the default, and with plain text, which must be asked for."""
     (tmp_path / "fleet.toml").write_text(FLEET)
     out = tmp_path / "routers"
-    subprocess.run(  # noqa: S603
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=router", "-days", "1"]  # noqa: S607
-        + ["-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=router"),
+            *("-days", "1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"),
+        ],
         check=True,
         capture_output=True,
     )
@@ -80,8 +82,8 @@ def test_haproxy_accepts_the_exported_configuration(run, tmp_path):
             assert ("ssl crt" in config) != plain
             # The socket's folder exists only on a machine of a router.
             (tmp_path / "checked.cfg").write_text(config.replace("/run/haproxy/", f"{tmp_path}/"))
-            checked = subprocess.run(  # noqa: S603
-                ["haproxy", "-c", "-f", tmp_path / "checked.cfg"],  # noqa: S607
+            checked = subprocess.run(
+                ["haproxy", "-c", "-f", tmp_path / "checked.cfg"],
                 capture_output=True,
                 text=True,
                 check=False,

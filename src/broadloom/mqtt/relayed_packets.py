@@ -11,6 +11,7 @@ from broadloom.mqtt.packets import (
     PUBLISH,
     RECEIVE_MAXIMUM,
     RETAIN,
+    SUBSCRIBE,
     ProtocolError,
     _end_of_text,
     _packet,
@@ -19,6 +20,7 @@ from broadloom.mqtt.packets import (
     _text,
     _walk,
 )
+from broadloom.mqtt.topic_filters import QosFilters
 
 MQTT_5 = 5
 TOPIC_ALIAS_MAXIMUM, TOPIC_ALIAS, SUBSCRIPTION_ID = 0x22, 0x23, 0x0B
@@ -186,3 +188,10 @@ def _properties(raw: bytes, at: int) -> tuple[int, int]:
 
 def _sized(properties: bytes) -> bytes:
     return _packet(0, properties)[1:]
+
+
+def subscribe_plainly(number: int, filters: QosFilters) -> bytes:
+    """SUBSCRIBE of MQTT 5 without retained messages; the client also receives what it publishes itself."""
+    never_retained = 0x20
+    parts = b"".join(_text(text.encode()) + bytes((quality | never_retained,)) for text, quality in filters)
+    return _packet(SUBSCRIBE | 2, number.to_bytes(2) + b"\0" + parts)
