@@ -35,6 +35,16 @@ def wait_for(done: Callable[[], bool], seconds: float = LIMIT) -> bool:
     return True
 
 
+class LoggingLab(MosquittoLab):
+    """Brokers that publish their log, as moves of ordinary clients need it."""
+
+    def configure(self, broker: str, wiring: Wiring) -> None:
+        """Write the broker's file."""
+        super().configure(broker, wiring)
+        path = self._folder_of(broker) / "mosquitto.conf"
+        path.write_text("log_dest topic\n" + path.read_text())
+
+
 class RoutedBrokers:
     """Brokers in a star, linked by bridges for `t/#`, and a router in front of them.
 
@@ -49,7 +59,7 @@ class RoutedBrokers:
         self._folder = folder
         links = tuple(WiredLink(names[0], other, ALL, ALL) for other in names[1:])
         self._wiring = Wiring(tuple(names), dict.fromkeys(names, ALL), {}, links)
-        self.lab = MosquittoLab(self._wiring)
+        self.lab = LoggingLab(self._wiring)
         self._process: subprocess.Popen[bytes] | None = None
         self._stack = ExitStack()
 

@@ -50,7 +50,7 @@ def agent(
     """
     import logging
 
-    from broadloom.agents.links import embed_links
+    from broadloom.agents.links import embed_links, watch_clients
     from broadloom.agents.moves import AgentConfig, serving
 
     level = logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING
@@ -58,7 +58,7 @@ def agent(
     over = threading.Event()
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, lambda *_: over.set())
-    with serving(AgentConfig.load(config), hold=embed_links) as service:
+    with serving(AgentConfig.load(config), hold=embed_links, see=watch_clients) as service:
         record = {"port": service.port, "brokers": list(service.brokers)}
         show(record, f"the agent answers at http://127.0.0.1:{service.port}", as_json, quiet)
         while service.thread.is_alive() and not over.wait(0.2):

@@ -12,6 +12,7 @@ from broadloom.mqtt.packets import (
     RECEIVE_MAXIMUM,
     RETAIN,
     SUBSCRIBE,
+    UNSUBSCRIBE,
     ProtocolError,
     _end_of_text,
     _packet,
@@ -195,3 +196,9 @@ def subscribe_plainly(number: int, filters: QosFilters) -> bytes:
     never_retained = 0x20
     parts = b"".join(_text(text.encode()) + bytes((quality | never_retained,)) for text, quality in filters)
     return _packet(SUBSCRIBE | 2, number.to_bytes(2) + b"\0" + parts)
+
+
+def unsubscribe_plainly(number: int, text: str, version: int) -> bytes:
+    """UNSUBSCRIBE from one filter, in the version of a client's connection."""
+    properties = b"\0" if version >= MQTT_5 else b""
+    return _packet(UNSUBSCRIBE | 2, number.to_bytes(2) + properties + _text(text.encode()))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from broadloom.agents.links.client_watch import watch_clients
 from broadloom.agents.links.loop_calls import ask_loop
 from broadloom.agents.moves.move_service import AgentConfig, serving
 from broadloom.errors import BroadloomError, InputError
@@ -152,7 +153,7 @@ class ControllerMoves:
     def _run(self) -> None:
         """Run the agent until it fails, or all is over."""
         links = ControllerLinks(self._links, self._loop, self._brokers)
-        with serving(self._config, links=links) as service:
+        with serving(self._config, links=links, see=watch_clients) as service:
             links.begin()
             self.problem = ""
             while service.thread.is_alive() and not self._over.wait(WATCH_SECONDS):

@@ -145,12 +145,17 @@ class MqttGateway:
 
 
 def replicate(address: Address, client: str, login: Login, filters: QosFilters) -> str | None:
+    """Open the session of a `MovingClient`, with its control topics; returns the error, or None."""
+    return replicate_session(address, client, login, (*filters, *control_filters(client)))
+
+
+def replicate_session(address: Address, client: str, login: Login, filters: QosFilters) -> str | None:
     """Open the client's session at the foreign broker, which queues messages from now on.
 
     Returns:
         The error, or None on success.
     """
-    options = subscription_options((*filters, *control_filters(client)), RETAINED_NEVER)
+    options = subscription_options(filters, RETAINED_NEVER)
     code, text = request_once(address, client, login, lambda session: session.subscribe(options))
     return text if code is None or code >= FAILURE else None
 

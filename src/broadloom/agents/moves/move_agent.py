@@ -35,6 +35,8 @@ from broadloom.agents.moves.control_messages import (
     to_client,
 )
 from broadloom.agents.moves.move_registry import (
+    MOVING,
+    ORDINARY,
     PREPARED,
     Abandoned,
     Change,
@@ -48,8 +50,10 @@ from broadloom.agents.moves.move_registry import (
     Stray,
     new_id,
 )
+from broadloom.agents.moves.ordinary_clients import ClientSight, RelayedClients
+from broadloom.agents.moves.ordinary_steps import LEAVING, OrdinarySteps
 from broadloom.checks import check_number
-from broadloom.errors import InputError
+from broadloom.errors import InputError, InternalError
 from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.paho import SESSION_SECONDS
 
@@ -61,7 +65,6 @@ DAY = 24 * 3600
 MOST_STAY = float(DAY)  # seconds after which a staying client is asked again at the latest
 # `Resident.heard` is up to a day too early, and then a broker keeps a session for a day.
 LEAST_FORGET = 2 * DAY + SESSION_SECONDS
-LEAVING = "the client has been ordered to move"
 T = TypeVar("T")
 
 
@@ -118,6 +121,9 @@ class MoveAgent:
         links: the links that carry messages to the broker that a client moves to.
         timing: the durations of steps.
         watch: called with each move that has reached a new state.
+        ordinary: the relay and the routers that move ordinary clients; None: only `MovingClient`s are moved.
+        sight: the brokers' lists of their clients.
+        agent_addresses: the brokers' addresses for the agent; None: the same as for clients.
 
     Attributes:
         refused: number of refused control messages by reason.
@@ -131,6 +137,9 @@ class MoveAgent:
         links: ClientLinks | None = None,
         timing: Timing | None = None,
         watch: Callable[[Move], None] = lambda _: None,
+        ordinary: RelayedClients | None = None,
+        sight: ClientSight | None = None,
+        agent_addresses: Mapping[str, Address] | None = None,
     ) -> None:
         self._addresses = dict(addresses)
         self._gateway = gateway
@@ -154,6 +163,21 @@ class MoveAgent:
         self._unlinked: dict[tuple[str, str], float] = {}  # when links last were incomplete
         # An absent client can still have a session when the agent starts, but not a day later.
         self._next_forgetting = self._started + SESSION_SECONDS
+        self._sight = sight
+        self._ordinary: OrdinarySteps | None = None
+        if ordinary is not None:
+            self._ordinary = OrdinarySteps(
+                ordinary,
+                self.registry,
+                self._addresses,
+                agent_addresses or self._addresses,
+                self._save,
+                self._in_own_thread,
+                self._is_due,
+                self._unlinked_end,
+                self.now,
+                vars(self.timing),
+            )
         self._claim_all()
 
     # In the agent's own thread.
@@ -301,6 +325,10 @@ class MoveAgent:
             self._save(self._end_move(move, MoveState.FAILED, now, note))
             return
         waited = self._waited(move.since, now)
+        if self.registry.residents[move.client].kind == ORDINARY:
+            if self._ordinary is not None:  # otherwise it waits for an agent with a router
+                self._ordinary.advance(move, waited, now)
+            return
         limit = self.timing.answer if move.state is MoveState.REQUESTED else self.timing.move
         if move.state in (MoveState.REQUESTED, *PREPARED) and waited > limit:
             ended = MoveState.EXPIRED if move.state is MoveState.REQUESTED else MoveState.FAILED
@@ -513,9 +541,9 @@ class MoveAgent:
         self._later[key] = now + self.timing.again
         return True
 
-    def _in_own_thread(self, then: Callable[[str | None], None]) -> Callable[[str | None], None]:
+    def _in_own_thread(self, then: Callable[..., None]) -> Callable[..., None]:
         """A function that has the agent's thread call `then`."""
-        return lambda error: self._inbox.put(lambda: then(error))
+        return lambda *values: self._inbox.put(lambda: then(*values))
 
     # From any thread.
 
@@ -566,9 +594,7 @@ class MoveAgent:
             return known
         if to not in self._addresses:
             raise InputError(f"no broker {to!r:.80}; there are {', '.join(self._addresses)}")
-        resident = self.registry.residents.get(client)
-        if resident is None:
-            raise InputError(f"client {client!r:.80} has not registered yet; move it when it has")
+        resident = self._resident(client)
         if resident.broker == to:
             raise InputError(f"client {client!r} is at {to!r} already")
         if resident.broker not in self._addresses:
@@ -576,8 +602,32 @@ class MoveAgent:
         if self.registry.is_moving(client):
             raise InputError(f"client {client!r} is being moved already; wait until that move has ended")
         move = Move(new_id(), client, resident.broker, to, MoveState.REQUESTED, self.now(), key=key)
-        self._save([move])
+        is_new = self.registry.residents.get(client) != resident
+        self._save([resident, move] if is_new else [move])
         return move
+
+    def _resident(self, client: str) -> Resident:
+        """A client: as it has registered, or as its broker shows it.
+
+        Raises:
+            InputError: it is unknown, or cannot be moved.
+        """
+        known = self.registry.residents.get(client)
+        if known is not None and known.kind == MOVING:
+            return known
+        seen = None if self._sight is None else self._sight.find(client)
+        if self._ordinary is None or (seen is None and known is None):
+            hint = "no broker shows it" if self._ordinary is not None else "there is no [router] for others"
+            raise InputError(f"client {client!r:.80} has not registered yet, and {hint}; move it when it has")
+        if seen is None and known is not None:
+            return known  # it is absent, and its session is where the agent left it
+        if seen is not None and (obstacle := seen.obstacle()):
+            raise InputError(f"client {client!r:.80} cannot be moved: {obstacle}")
+        if seen is None:
+            raise InternalError("a client is neither known nor seen")
+        filters = seen.own_filters()
+        now = self.now()
+        return Resident(client, seen.broker, filters, None, now, (), now, ORDINARY, seen.keeps)
 
     def cancel(self, move_id: str) -> Move:
         """Cancel a move whose client has not been told to connect yet; then the client stays.
@@ -588,6 +638,11 @@ class MoveAgent:
         move = self.registry.moves.get(move_id)
         if move is None:
             raise InputError(f"no move {move_id!r:.40}; give the id of a move")
+        is_early = not move.is_over and move.state is not MoveState.CONNECTED
+        is_ordinary = self.registry.residents[move.client].kind == ORDINARY
+        if is_early and is_ordinary and self._ordinary is not None:
+            self._ordinary.cancel(move, self.now())
+            return self.registry.moves[move_id]
         if move.is_over or move.state is MoveState.CONNECTED or move.note == LEAVING:
             reason = LEAVING if move.note == LEAVING else f"move {move_id} is {move.state}"
             raise InputError(f"{reason}; it is too late to cancel it")

@@ -13,20 +13,26 @@ from typing import Any, NamedTuple
 
 from broadloom.agents.moves.broker_sessions import MqttGateway
 from broadloom.agents.moves.client_links import ClientLinks, HeldLinks
+from broadloom.agents.moves.client_policy import MovePolicy
+from broadloom.agents.moves.client_router import HaproxyRouter
 from broadloom.agents.moves.control_messages import is_text
 from broadloom.agents.moves.move_agent import MoveAgent, Timing
-from broadloom.agents.moves.move_registry import Move, MoveJournal
+from broadloom.agents.moves.move_registry import ORDINARY, Move, MoveJournal, Resident
 from broadloom.agents.moves.operator_api import HttpServer, OperatorApi
+from broadloom.agents.moves.ordinary_clients import ClientSight, OrdinaryMover
 from broadloom.agents.moves.traffic_summary import Site, watch_traffic
 from broadloom.checks import check_count, check_number
+from broadloom.deployment.fleet_file import is_loopback
+from broadloom.deployment.targets.haproxy_router import FOLDER, MAP_FILE, RELAY_PORT
 from broadloom.errors import InputError
 from broadloom.mqtt.endpoint import ANONYMOUS, Address, Login, read_secret
 from broadloom.mqtt.paho import need_paho
 from broadloom.storage import read_toml
 
 PORT = 8780
-_PARTS = {"journal", "port", "token_file", "login", "timing", "brokers", "links"}
-_BROKER = {"address", "agent_address", "place", "capacity"}
+_PARTS = {"journal", "port", "token_file", "login", "timing", "brokers", "links", "router", "policy"}
+_BROKER = {"address", "agent_address", "place", "capacity", "subscriptions"}
+_ROUTER = {"sockets", "map", "relay", "certificate", "key"}
 log = logging.getLogger("broadloom.agents.moves")
 
 PASSWORD, TOKEN = "BROADLOOM_AGENT_PASSWORD", "BROADLOOM_TOKEN"  # environment variables
@@ -48,6 +54,7 @@ def serving(
     links: ClientLinks | None = None,
     watch: Callable[[Move], None] = lambda _: None,
     hold: Callable[[AgentConfig], HeldLinks] | None = None,
+    see: Callable[[AgentConfig], ClientSight] | None = None,
 ) -> Iterator[MoveService]:
     """Run an agent and its API until the block ends.
 
@@ -57,6 +64,8 @@ def serving(
             without that section, links that carry everything to every broker.
         watch: called with each move that has reached a new state.
         hold: creates the links of a configuration with `[links]`: `broadloom.agents.links.embed_links`.
+        see: follows the brokers' lists of clients, for a configuration with `[router]`:
+            `broadloom.agents.links.watch_clients`.
 
     Raises:
         InputError: the configuration has links but `hold` is missing, or a port or journal is in use.
@@ -73,12 +82,36 @@ def serving(
         if held is not None:
             links = held.links
             stack.callback(held.stop)
-        agent = MoveAgent(config.brokers, gateway, journal, links, config.timing, watch)
+        sight = None
+        mover = None
+        if config.router is not None:
+            if see is None:
+                raise InputError(f"{config.file} has [router], but `serving` was called without `see`")
+            sight = see(config)
+            mover = config.ordinary_mover()
+        agent = MoveAgent(
+            config.brokers,
+            gateway,
+            journal,
+            links,
+            config.timing,
+            watch,
+            mover,
+            sight,
+            config.agent_addresses,
+        )
+        if sight is not None and mover is not None:
+            sight.start()
+            stack.callback(sight.stop)
+            mover.start(agent.registry.ordinary_homes())
+            stack.callback(mover.stop)
         api = OperatorApi(
             agent,
-            lambda seconds: summarize(agent, config, seconds),
+            lambda seconds: summarize(agent, config, seconds, sight),
             list if held is None else held.down,
             list if held is None else held.families,
+            sight,
+            mover,
         )
         server = _start_listening(api, config)
         stack.callback(server.server_close)
@@ -112,8 +145,13 @@ def _start_listening(api: OperatorApi, config: AgentConfig) -> HttpServer:
         ) from error
 
 
-def summarize(agent: MoveAgent, config: AgentConfig, seconds: float) -> dict[str, Any]:
+def summarize(
+    agent: MoveAgent, config: AgentConfig, seconds: float, sight: ClientSight | None = None
+) -> dict[str, Any]:
     """Count the messages that clients send in some seconds, at their brokers.
+
+    The broker's log on topics says who publishes what (mosquitto: `log_type debug`); the messages of a
+    `MovingClient` say it themselves.
 
     Returns:
         JSON values: `clients` (with broker and filters), `sent` (the messages of each), and `sites` (the
@@ -124,6 +162,14 @@ def summarize(agent: MoveAgent, config: AgentConfig, seconds: float) -> dict[str
     """
     known = agent.ask(lambda own: dict(own.registry.residents))
     residents = {name: one for name, one in known.items() if one.broker in config.brokers}
+    if config.policy is not None and sight is not None:
+        for seen in sight.clients():
+            if residents.get(seen.client) is None or residents[seen.client].kind == ORDINARY:
+                place = config.policy.place_of(seen.client)
+                filters = seen.own_filters()
+                residents[seen.client] = Resident(
+                    seen.client, seen.broker, filters, place, 0.0, (), 0.0, ORDINARY, seen.keeps
+                )
     homes = {name: one.broker for name, one in residents.items()}
     sent = watch_traffic(config.agent_addresses, config.login, seconds, homes.get)
     return {
@@ -148,6 +194,9 @@ class AgentConfig:
         port: the port of the HTTP API on loopback.
         timing: the durations of steps.
         links: the section `[links]`; None: other links, such as bridges, carry everything to every broker.
+        router: the section `[router]`; None: only clients that take part are moved.
+        policy: the operator's consent to move ordinary clients.
+        subscriptions: per broker, where its sessions are found: the path of `mosquitto.db` or of a log.
         file: the path of the configuration file.
     """
 
@@ -160,6 +209,9 @@ class AgentConfig:
     port: int = PORT
     timing: Timing = field(default_factory=Timing)
     links: Mapping[str, Any] | None = None
+    router: RouterConfig | None = None
+    policy: MovePolicy | None = None
+    subscriptions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     file: Path = Path("agent.toml")
 
     @classmethod
@@ -192,8 +244,80 @@ class AgentConfig:
             port=check_count(content.get("port", PORT), "port"),
             timing=_timing(part_of(content, "timing", file), str(file)),
             links=part_of(content, "links", file) if "links" in content else None,
+            router=_router(content, file) if "router" in content else None,
+            policy=_policy(content, file),
+            subscriptions={name: _sources(one, name, folder) for name, one in brokers.items()},
             file=file,
         )
+
+    def ordinary_mover(self) -> OrdinaryMover:
+        """What moves ordinary clients.
+
+        Raises:
+            InputError: the configuration has no router, or a file of it cannot be used.
+        """
+        if self.router is None or self.policy is None:
+            raise InputError(f"{self.file} has no [router], which ordinary clients need; give one")
+        router = HaproxyRouter(self.router.sockets, self.router.map)
+        timing = self.timing
+        tls = self.router.tls
+        return OrdinaryMover(
+            self.policy, router, self.login, self.router.relay, tls, timing.ttl, timing.settle
+        )
+
+
+@dataclass(frozen=True)
+class RouterConfig:
+    """The section `[router]`.
+
+    Attributes:
+        sockets: the runtime sockets of the routers.
+        map: the map file.
+        relay: where the relay listens.
+        tls: certificate file and key file of the relay; None: plain text, on loopback only.
+    """
+
+    sockets: tuple[str, ...]
+    map: Path
+    relay: Address
+    tls: tuple[str, str] | None = None
+
+
+def _router(content: Mapping[str, Any], file: Path) -> RouterConfig:
+    section = part_of(content, "router", file)
+    where = f"{file} [router]"
+    check_names(section, _ROUTER, where)
+    folder = file.absolute().parent
+    sockets = section.get("sockets")
+    if not isinstance(sockets, list) or not sockets or not all(isinstance(one, str) for one in sockets):
+        raise InputError(f"{where}: sockets is {sockets!r:.60}; give a list of paths or host:port")
+    paths = tuple(one if ":" in one and "/" not in one else str(folder / one) for one in sockets)
+    certificate, key = (_path(section, name, folder) for name in ("certificate", "key"))
+    if (certificate is None) != (key is None):
+        raise InputError(f"{where}: certificate and key belong together; give both")
+    relay = Address.parse(text_of(section, "relay", f"127.0.0.1:{RELAY_PORT}"), what=f"{where}: relay")
+    if certificate is None and not is_loopback(relay.hostname):
+        raise InputError(f"{where}: relay {relay} is not on loopback; give certificate and key")
+    tls = (certificate, key) if certificate and key else None
+    return RouterConfig(paths, folder / text_of(section, "map", f"{FOLDER}/{MAP_FILE}"), relay, tls)
+
+
+def _policy(content: Mapping[str, Any], file: Path) -> MovePolicy | None:
+    if "router" not in content:
+        if "policy" in content:
+            raise InputError(f"{file} has a policy, but no [router], which ordinary clients need; give both")
+        return None
+    if "policy" not in content:
+        raise InputError(f"{file} has [router], but no policy; give the path of a policy file")
+    return MovePolicy.load(file.absolute().parent / text_of(content, "policy", ""))
+
+
+def _sources(section: Mapping[str, Any], name: str, folder: Path) -> tuple[str, ...]:
+    found = section.get("subscriptions", [])
+    sources = [found] if isinstance(found, str) else found
+    if not isinstance(sources, list) or not all(isinstance(one, str) and one for one in sources):
+        raise InputError(f"broker {name!r} has subscriptions {found!r:.60}; give a path, or a list of paths")
+    return tuple(one if "://" in one else str(folder / one) for one in sources)
 
 
 def _addresses(brokers: Mapping[str, Any], kind: str, file: Path) -> dict[str, Address]:

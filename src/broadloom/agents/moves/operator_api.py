@@ -20,7 +20,8 @@ from broadloom._version import VERSION
 from broadloom.agents.monitoring import CONTENT_TYPE, Family, exposition, labels
 from broadloom.agents.moves.move_agent import MoveAgent
 from broadloom.agents.moves.move_plans import MoveRefusedError
-from broadloom.agents.moves.move_registry import MoveState, Resident, resident_of
+from broadloom.agents.moves.move_registry import MOVING, ORDINARY, MoveState, Resident, resident_of
+from broadloom.agents.moves.ordinary_clients import ClientSight, OrdinaryMover
 from broadloom.agents.moves.traffic_summary import SentTraffic, Site
 from broadloom.errors import InputError, UnreachableError
 
@@ -45,7 +46,7 @@ _MOVE = {
 }
 _CLIENT = {
     "type": "object",
-    "required": ["client", "broker", "filters", "place", "since", "sends", "heard"],
+    "required": ["client", "broker", "filters", "place", "since", "sends", "heard", "kind", "keeps"],
     "properties": {
         "client": _TEXT,
         "broker": _TEXT,
@@ -54,6 +55,8 @@ _CLIENT = {
         "since": _NUMBER,
         "sends": {"type": "array", "items": _TEXT},
         "heard": _NUMBER,
+        "kind": {"type": "string", "enum": [MOVING, ORDINARY]},
+        "keeps": {"type": ["boolean", "null"]},
     },
 }
 _COUNTS = {"type": "object", "additionalProperties": _COUNT}
@@ -64,12 +67,15 @@ _ABANDONED = {
 }
 _HEALTH = {
     "type": "object",
-    "required": ["clients", "strays", "abandoned", "abandoned_last", "moves", "refused", "links_down"],
+    "required": [
+        *("clients", "strays", "abandoned", "abandoned_last", "moves", "refused", "links_down", "problems"),
+    ],
     "properties": {
         **dict.fromkeys(("clients", "strays", "abandoned"), _COUNT),
         "abandoned_last": {"type": "array", "items": _ABANDONED},
         **dict.fromkeys(("moves", "refused"), _COUNTS),
         "links_down": {"type": "array", "items": _TEXT},
+        "problems": {"type": "array", "items": _TEXT},
     },
 }
 ANSWER_SECONDS, AGAIN_SECONDS, PATIENCE = 30.0, 0.2, 10.0
@@ -93,7 +99,11 @@ class OperatorApi:
         summarize: Summarize,
         down: Callable[[], list[str]] = list,
         families: Callable[[], list[Family]] = list,
+        sight: ClientSight | None = None,
+        mover: OrdinaryMover | None = None,
     ) -> None:
+        self._sight = sight
+        self._mover = mover
         self._agent = agent
         self._summarize = summarize
         self._down = down
@@ -121,7 +131,7 @@ class OperatorApi:
                 )
             case ("GET", "clients"):
                 after, limit = _page(body)
-                return 200, self._agent.ask(lambda own: _clients(own, after, limit))
+                return 200, self._clients(after, limit)
             case ("GET", "moves"):
                 after, limit = _page(body)
                 return 200, self._agent.ask(lambda own: _moves(own, after, limit))
@@ -137,7 +147,25 @@ class OperatorApi:
         raise _HttpError(404, f"{method} {path:.80} is not an operation; see /openapi.json")
 
     def _health(self) -> dict[str, Any]:
-        return self._agent.ask(_health) | {"links_down": self._down()}
+        health = self._agent.ask(_health) | {"links_down": self._down()}
+        if self._mover is not None:
+            relayed = {f"relay, {kind}": count for kind, count in self._mover.refused().items()}
+            health["refused"] = health["refused"] | relayed
+        return health | {"problems": [] if self._sight is None else self._sight.problems()}
+
+    def _clients(self, after: str, limit: int) -> dict[str, Any]:
+        """A page of clients by name; a client that is forgotten meanwhile does not change the next page."""
+        known = self._agent.ask(lambda own: dict(own.registry.residents))
+        if self._sight is not None:
+            for seen in self._sight.clients():
+                if seen.client not in known:
+                    filters = seen.own_filters()
+                    known[seen.client] = Resident(
+                        seen.client, seen.broker, filters, None, 0.0, (), 0.0, ORDINARY, seen.keeps
+                    )
+        names = nsmallest(limit + 1, (name for name in known if name > after))
+        page = names[:limit]
+        return {"clients": [asdict(known[one]) for one in page], "next": page[-1] if names[limit:] else None}
 
 
 def _health(agent: MoveAgent) -> dict[str, Any]:
@@ -181,14 +209,6 @@ def _page(query: dict[str, Any]) -> tuple[str, int]:
     if not (limit.isdecimal() and len(limit) < 9 and 0 < int(limit) <= PAGE):
         raise InputError(f"limit is {limit!r:.40}; give a whole number from 1 to {PAGE:,}")
     return query.get("after", ""), int(limit)
-
-
-def _clients(agent: MoveAgent, after: str, limit: int) -> dict[str, Any]:
-    """A page of clients by name; a client that is forgotten meanwhile does not change the next page."""
-    residents = agent.registry.residents
-    names = nsmallest(limit + 1, (name for name in residents if name > after))
-    page = names[:limit]
-    return {"clients": [asdict(residents[one]) for one in page], "next": page[-1] if names[limit:] else None}
 
 
 def _moves(agent: MoveAgent, after: str, limit: int) -> dict[str, Any]:
