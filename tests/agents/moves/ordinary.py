@@ -101,7 +101,8 @@ def write_ordinary_config(
     (folder / "token").chmod(0o600)
     (port,) = free_ports(1)
     parts = [
-        f'port = {port}\ntoken_file = "token"\npolicy = "policy.toml"\n{extra}',
+        f'port = {port}\ntoken_file = "token"\nauthentication = "broker"\npolicy = "policy.toml"\n{extra}',
+        "[login]\nplain = true",
         f'[router]\nsockets = ["{system.socket}"]\nmap = "{system.map}"\nrelay = "{HOST}:{system.relay}"',
         f"[timing]\nttl = {ttl}\nsettle = 0.25\nagain = 0.5",
     ]

@@ -146,8 +146,10 @@ class ControllerMoves:
                 LOG.exception("the agent that moves clients has failed")
                 reason = type(error).__name__
             if not self._over.is_set():
+                before = self.problem
                 self.problem = f"clients are not moved: {reason}"
-                LOG.error("%s; trying again", self.problem)
+                if self.problem != before:  # one line per reason
+                    LOG.error("%s; trying again", self.problem)
                 self._over.wait(RESTART_SECONDS)
 
     def _run(self) -> None:
@@ -157,7 +159,7 @@ class ControllerMoves:
             links.begin()
             self.problem = ""
             while service.thread.is_alive() and not self._over.wait(WATCH_SECONDS):
-                pass
+                self.problem = service.agent.problem
 
 
 def check_moves(config: AgentConfig, fleet: Fleet) -> None:

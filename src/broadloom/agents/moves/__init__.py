@@ -12,7 +12,15 @@ from broadloom.agents.moves.control_messages import (
     stay_until,
 )
 from broadloom.agents.moves.move_agent import MoveAgent, Timing
-from broadloom.agents.moves.move_plans import MovePlan, MoveRefusedError, PlannedMove, plan_moves, run_moves
+from broadloom.agents.moves.move_plans import (
+    MovePlan,
+    MoveRefusedError,
+    PlannedMove,
+    RunningMove,
+    RunProgress,
+    plan_moves,
+    run_moves,
+)
 from broadloom.agents.moves.move_registry import NEXT, Move, MoveState, Resident
 from broadloom.agents.moves.move_service import PORT, TOKEN, AgentConfig, MoveService, serving, summarize
 from broadloom.agents.moves.moving_client import ClientMessage, MovingClient, OutboxFullError
@@ -48,6 +56,8 @@ __all__ = [
     "PolicyAnswer",
     "PolicyRule",
     "Resident",
+    "RunProgress",
+    "RunningMove",
     "SeenClient",
     "SentTraffic",
     "Site",

@@ -21,8 +21,10 @@ from typing import Any, TypeVar
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.agents.moves.broker_sessions import BrokerGateway
 from broadloom.agents.moves.client_links import ClientLinks, LinkClaims, LinksEverywhere
+from broadloom.agents.moves.control_codes import ClientKeys, seal, unseal
 from broadloom.agents.moves.control_messages import (
     AHEAD,
+    MOST_BYTES,
     ConnectOrder,
     MoveRequest,
     RefusedNumber,
@@ -41,6 +43,7 @@ from broadloom.agents.moves.move_registry import (
     Abandoned,
     Change,
     Drained,
+    Floor,
     Forgotten,
     Move,
     MoveJournal,
@@ -53,13 +56,16 @@ from broadloom.agents.moves.move_registry import (
 from broadloom.agents.moves.ordinary_clients import ClientSight, RelayedClients
 from broadloom.agents.moves.ordinary_steps import LEAVING, OrdinarySteps
 from broadloom.checks import check_number
-from broadloom.errors import InputError, InternalError
+from broadloom.errors import InputError, InternalError, StorageError
 from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.paho import SESSION_SECONDS
 
 log = logging.getLogger("broadloom.agents.moves")
 
 TICK = 0.02
+ROOM_SECONDS = 1.0  # between attempts to write to a full disk
+MOST_WAITING = 64 << 20  # bytes of control messages in the inbox
+MOST_WAITING_OF_ONE = 1 << 20  # of one client and call
 MOST_LATER = 10_000  # repetitions whose times are remembered
 DAY = 24 * 3600
 MOST_STAY = float(DAY)  # seconds after which a staying client is asked again at the latest
@@ -124,9 +130,11 @@ class MoveAgent:
         ordinary: the relay and the routers that move ordinary clients; None: only `MovingClient`s are moved.
         sight: the brokers' lists of their clients.
         agent_addresses: the brokers' addresses for the agent; None: the same as for clients.
+        keys: the keys of clients; None: brokers authenticate clients, and their rules are trusted.
 
     Attributes:
         refused: number of refused control messages by reason.
+        problem: why nothing moves at the moment; empty: nothing is wrong.
     """
 
     def __init__(
@@ -140,7 +148,10 @@ class MoveAgent:
         ordinary: RelayedClients | None = None,
         sight: ClientSight | None = None,
         agent_addresses: Mapping[str, Address] | None = None,
+        keys: ClientKeys | None = None,
     ) -> None:
+        self.problem = ""
+        self._keys = keys
         self._addresses = dict(addresses)
         self._gateway = gateway
         self._journal = journal
@@ -152,6 +163,9 @@ class MoveAgent:
         self._warnings = RateLimitedLog(log)
         self._claims = LinkClaims(self._links)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._waiting: Counter[str] = Counter()  # bytes of control messages in the inbox, by topic
+        self._waiting_bytes = 0
+        self._waiting_lock = threading.Lock()
         self._stopping = threading.Event()
         begun = [move.since for move in self.registry.moves.values()]
         left = [stray.since for stray in self.registry.strays.values()]
@@ -191,14 +205,35 @@ class MoveAgent:
         return now - max(since, self._started)
 
     def run(self) -> None:
-        """Work until `stop`."""
+        """Work until `stop`; while the journal cannot be written, nothing moves."""
         stepped = 0.0
         while not self._stopping.is_set():
+            work: Callable[[], None] | None = None
             with suppress(queue.Empty):
-                self._inbox.get(timeout=TICK)()
-            if time.monotonic() - stepped > TICK:
-                self.step(self.now())
-                stepped = time.monotonic()
+                work = self._inbox.get(timeout=TICK)
+            try:
+                if work is not None:
+                    work()
+                if time.monotonic() - stepped > TICK:
+                    self.step(self.now())
+                    stepped = time.monotonic()
+            except StorageError as error:
+                self._wait_for_room(error, work)
+
+    def _wait_for_room(self, error: StorageError, work: Callable[[], None] | None) -> None:
+        """The journal cannot be written: say so once, and try again until it can."""
+        self.problem = f"nothing moves until the journal can be written: {error}"
+        log.error("%s", self.problem)
+        if work is not None:
+            self._inbox.put(work)  # nothing was changed yet
+        while not self._stopping.wait(ROOM_SECONDS):
+            try:
+                self._journal.append([Floor(self.registry.floor)])
+            except StorageError:
+                continue
+            self.problem = ""
+            log.warning("the journal can be written again; clients are moved")
+            return
 
     def receive(self, broker: str, topic: str, payload: bytes) -> bool:
         """Process a control message of a client; false if it is refused."""
@@ -232,6 +267,8 @@ class MoveAgent:
     def _changes_of(self, broker: str, topic: str, payload: bytes, now: float) -> list[Change]:
         """Check a control message, and return its changes."""
         client, call = client_and_call(topic)
+        if self._keys is not None:
+            payload = unseal(self._keys.of(client), topic, payload)
         if broker not in self._addresses:
             raise InputError(f"broker {broker!r} is unknown")
         if call not in ("register", "reply"):
@@ -290,7 +327,10 @@ class MoveAgent:
         return changes
 
     def _replied(self, message: Reply, now: float) -> list[Change]:
-        """Changes of `reply`: consent, refusal, a delay, readiness, or a failure."""
+        """Changes of `reply`: consent, refusal, a delay, readiness, a failure, or a confirmation."""
+        if message.answer == "received":
+            self._gateway.confirm(message.client, message.move)
+            return []
         move = self.registry.moves.get(message.move)
         if move is None or move.client != message.client:
             raise InputError(f"move {message.move} is not a move of {message.client}")
@@ -530,7 +570,11 @@ class MoveAgent:
         call: str,
         message: MoveRequest | ConnectOrder | RefusedNumber | Registered,
     ) -> None:
-        self._gateway.send(broker, to_client(client, call), dump(message))
+        topic = to_client(client, call)
+        body = dump(message)
+        if self._keys is not None:
+            body = seal(self._keys.of(client), topic, body)
+        self._gateway.send(broker, topic, body)
 
     def _is_due(self, key: Any, now: float) -> bool:
         """Whether a step can be made or repeated now; if so, it is next due after `Timing.again` seconds."""
@@ -548,13 +592,48 @@ class MoveAgent:
     # From any thread.
 
     def post(self, broker: str, topic: str, payload: bytes, done: Callable[[], None]) -> None:
-        """Have the agent's thread process a control message; `done` is called after that."""
+        """Have the agent's thread process a control message; `done` is called after that.
+
+        Messages with a wrong code, and those of a client that has too many waiting, are refused here.
+        """
+        refusal = self._refusal(topic, payload)
+        if refusal:
+            kind = refusal.split(" ")[0]
+            with self._waiting_lock:
+                self.refused[kind] += 1
+            self._warnings.warn(kind, "refused at %r: %s", broker, refusal)
+            done()
+            return
 
         def work() -> None:
+            with self._waiting_lock:
+                self._waiting[topic] -= len(payload)
+                self._waiting_bytes -= len(payload)
+                if self._waiting[topic] <= 0:
+                    del self._waiting[topic]
             self.receive(broker, topic, payload)
             done()
 
         self._inbox.put(work)
+
+    def _refusal(self, topic: str, payload: bytes) -> str:
+        """Why a control message is not even queued; empty: it is, and counts."""
+        if len(payload) > 2 * MOST_BYTES:
+            return f"flood: a message of {len(payload):,} bytes on {topic!r:.80}"
+        if self._keys is not None:
+            try:
+                unseal(self._keys.of(client_and_call(topic)[0]), topic, payload)
+            except InputError as error:
+                return str(error)
+        size = len(payload) + 1
+        with self._waiting_lock:
+            if self._waiting[topic] + size > MOST_WAITING_OF_ONE:
+                return f"flood: too many messages are waiting on {topic!r:.80}"
+            if self._waiting_bytes + size > MOST_WAITING:
+                return "flood: too many messages of all clients are waiting"
+            self._waiting[topic] += len(payload)
+            self._waiting_bytes += len(payload)
+        return ""
 
     def ask(self, question: Callable[[MoveAgent], T], seconds: float = 25.0) -> T:
         """Have the agent's thread call a function with the agent, and return its result.

@@ -15,6 +15,7 @@ from broadloom.agents.moves.broker_sessions import MqttGateway
 from broadloom.agents.moves.client_links import ClientLinks, HeldLinks
 from broadloom.agents.moves.client_policy import MovePolicy
 from broadloom.agents.moves.client_router import HaproxyRouter
+from broadloom.agents.moves.control_codes import ClientKeys
 from broadloom.agents.moves.control_messages import is_text
 from broadloom.agents.moves.move_agent import MoveAgent, Timing
 from broadloom.agents.moves.move_registry import ORDINARY, Move, MoveJournal, Resident
@@ -31,12 +32,15 @@ from broadloom.storage import read_toml
 
 PORT = 8780
 _PARTS = {"journal", "port", "token_file", "login", "timing", "brokers", "links", "router", "policy"}
+_PARTS |= {"key_file", "authentication"}
+AUTHENTICATION = ("key", "broker")  # who authenticates control messages: the fleet's key, or the brokers
 _BROKER = {"address", "agent_address", "place", "capacity", "subscriptions"}
 _ROUTER = {"sockets", "map", "relay", "certificate", "key"}
 log = logging.getLogger("broadloom.agents.moves")
 
 PASSWORD, TOKEN = "BROADLOOM_AGENT_PASSWORD", "BROADLOOM_TOKEN"  # environment variables
-_LOGIN = {"user", "password_file", "ca", "certificate", "key"}
+KEY = "BROADLOOM_KEY"
+_LOGIN = {"user", "password_file", "ca", "certificate", "key", "plain"}
 
 
 class MoveService(NamedTuple):
@@ -76,7 +80,7 @@ def serving(
     with ExitStack() as stack:  # stops whatever was started, in reverse order
         journal = MoveJournal(config.journal)
         stack.callback(journal.close)
-        gateway = MqttGateway(config.agent_addresses, config.login)
+        gateway = MqttGateway(config.agent_addresses, config.login, keys=config.keys)
         stack.callback(gateway.stop)
         held = None if links is not None or config.links is None else _configured_links(config, hold)
         if held is not None:
@@ -99,6 +103,7 @@ def serving(
             mover,
             sight,
             config.agent_addresses,
+            config.keys,
         )
         if sight is not None and mover is not None:
             sight.start()
@@ -113,7 +118,7 @@ def serving(
             sight,
             mover,
         )
-        server = _start_listening(api, config)
+        server = HttpServer(api, config.token, config.port)
         stack.callback(server.server_close)
         if held is not None:
             held.start(agent.stop)  # after the agent has requested the links of its clients
@@ -133,16 +138,6 @@ def _configured_links(config: AgentConfig, hold: Callable[[AgentConfig], HeldLin
             f"{config.file} has [links], but `serving` was called without `hold`; give hold=embed_links"
         )
     return hold(config)
-
-
-def _start_listening(api: OperatorApi, config: AgentConfig) -> HttpServer:
-    try:
-        return HttpServer(api, config.token, config.port)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or "not a port"
-        raise InputError(
-            f"the agent cannot listen at port {config.port}: {reason}; give another port"
-        ) from error
 
 
 def summarize(
@@ -171,7 +166,8 @@ def summarize(
                     seen.client, seen.broker, filters, place, 0.0, (), 0.0, ORDINARY, seen.keeps
                 )
     homes = {name: one.broker for name, one in residents.items()}
-    sent = watch_traffic(config.agent_addresses, config.login, seconds, homes.get)
+    ordinary = {name for name, one in residents.items() if one.kind == ORDINARY}
+    sent = watch_traffic(config.agent_addresses, config.login, seconds, homes.get, ordinary)
     return {
         "clients": [asdict(one) for one in residents.values()],
         "sent": sent,
@@ -196,6 +192,7 @@ class AgentConfig:
         links: the section `[links]`; None: other links, such as bridges, carry everything to every broker.
         router: the section `[router]`; None: only clients that take part are moved.
         policy: the operator's consent to move ordinary clients.
+        keys: the keys of clients, from the fleet's key; None: brokers authenticate clients.
         subscriptions: per broker, where its sessions are found: the path of `mosquitto.db` or of a log.
         file: the path of the configuration file.
     """
@@ -211,6 +208,7 @@ class AgentConfig:
     links: Mapping[str, Any] | None = None
     router: RouterConfig | None = None
     policy: MovePolicy | None = None
+    keys: ClientKeys | None = None
     subscriptions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     file: Path = Path("agent.toml")
 
@@ -246,6 +244,7 @@ class AgentConfig:
             links=part_of(content, "links", file) if "links" in content else None,
             router=_router(content, file) if "router" in content else None,
             policy=_policy(content, file),
+            keys=_keys(content, file),
             subscriptions={name: _sources(one, name, folder) for name, one in brokers.items()},
             file=file,
         )
@@ -310,6 +309,22 @@ def _policy(content: Mapping[str, Any], file: Path) -> MovePolicy | None:
     if "policy" not in content:
         raise InputError(f"{file} has [router], but no policy; give the path of a policy file")
     return MovePolicy.load(file.absolute().parent / text_of(content, "policy", ""))
+
+
+def _keys(content: Mapping[str, Any], file: Path) -> ClientKeys | None:
+    """The keys of clients, unless the brokers are said to authenticate them."""
+    mode = content.get("authentication", AUTHENTICATION[0])
+    if mode not in AUTHENTICATION:
+        raise InputError(f"{file}: authentication is {mode!r:.40}; give one of {', '.join(AUTHENTICATION)}")
+    if mode == "key":
+        try:
+            return ClientKeys(secret_of(content, "key_file", KEY, file.absolute().parent))
+        except InputError as error:
+            hint = 'or authentication = "broker" if the rules of brokers can be trusted'
+            raise InputError(f"{file}: {error}, {hint}") from error
+    if "key_file" in content:
+        raise InputError(f'{file} has key_file and authentication = "broker"; give one of them')
+    return None
 
 
 def _sources(section: Mapping[str, Any], name: str, folder: Path) -> tuple[str, ...]:
@@ -392,11 +407,18 @@ def login_of(
     """The login in a section, with paths relative to a folder; missing TLS files are those of `like`."""
     check_names(section, _LOGIN, where)
     ca, certificate, key = (_path(section, name, folder) for name in ("ca", "certificate", "key"))
+    plain = section.get("plain", False)
+    if not isinstance(plain, bool) or (plain and ca):
+        raise InputError(
+            f"{where}: plain is {plain!r:.40}; give true for plain text, without a ca, or leave it out"
+        )
     ca = ca or like.ca
+    if ca is None and not plain and like is ANONYMOUS:
+        ca = ""  # the certificates that the system trusts
     if certificate is None and key is None and like.certificate is not None:
         certificate, key = like.certificate
-    if (certificate is None) != (key is None) or (certificate and not ca):
-        raise InputError(f"{where}: certificate, key and ca belong together; give all three")
+    if (certificate is None) != (key is None) or (certificate and plain):
+        raise InputError(f"{where}: certificate and key belong together, and to TLS; give both")
     login = Login(ca=ca, certificate=(certificate, key) if certificate and key else None)
     try:
         login.tls()  # refuse unusable files before anything starts
@@ -406,8 +428,8 @@ def login_of(
         raise InputError(f"{where}: password_file requires a user; give both")
     password = secret_of(section, "password_file", variable, folder) if "user" in section else None
     user = text_of(section, "user", "") if "user" in section else None
-    if password and not ca:
-        log.warning("%s: the password is sent unencrypted, because ca is missing and TLS is off", where)
+    if password and ca is None:
+        log.warning("%s: the password is sent unencrypted, because plain is true", where)
     return replace(login, user=user, password=password)
 
 

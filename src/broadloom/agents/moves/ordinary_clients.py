@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
@@ -17,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from broadloom.agents.http_server import server_context
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.agents.moves.broker_sessions import Then, forget
 from broadloom.agents.moves.client_policy import MovePolicy
@@ -139,7 +139,7 @@ class OrdinaryMover:
         self.policy = policy
         self._router = router
         self._login = login
-        self._relay = ClientRelay(relay, None if tls is None else _server_context(*tls))
+        self._relay = ClientRelay(relay, None if tls is None else server_context(*tls))
         self._ttl = ttl
         self._settle = settle
         self._loop = asyncio.new_event_loop()
@@ -318,14 +318,3 @@ class OrdinaryMover:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._relay.stop()
-
-
-def _server_context(certificate: str, key: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(certificate, key)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"{certificate}, {key} cannot be used for TLS: {reason}") from error
-    return context

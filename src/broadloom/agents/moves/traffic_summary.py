@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,7 @@ def watch_traffic(
     login: Login,
     seconds: float,
     home_of: Callable[[str], str | None],
+    ordinary: Container[str] = frozenset(),
 ) -> list[SentTraffic]:
     """Count messages at all brokers for some seconds; a message counts at the home broker of its publisher.
 
@@ -93,6 +94,7 @@ def watch_traffic(
         login: a login that can read all topics.
         seconds: the duration.
         home_of: returns the broker of a client; None: the client is unknown.
+        ordinary: the clients whose messages have no ids; the broker's log says what they publish.
 
     Raises:
         UnreachableError: a broker does not answer, so its clients cannot be counted.
@@ -103,7 +105,7 @@ def watch_traffic(
         for broker, address in addresses.items():
             tallies.append(tally := TrafficTally())
             clients[broker] = client = new_client(f"{MOVE_AGENT}-count-{secrets.token_hex(4)}", login)
-            client.on_message = _counter(broker, home_of, tally)
+            client.on_message = _counter(broker, home_of, ordinary, tally)
             client.on_connect = lambda own, *_: own.subscribe([("#", 0), (DEBUG_LOG, 0)])
             try:
                 connect(client, address, clean=True, seconds=0)
@@ -160,11 +162,15 @@ class TrafficTally:
         return [*self._first.values(), *self._last.values()]
 
 
-def _counter(broker: str, home_of: Callable[[str], str | None], tally: TrafficTally) -> Callable[..., None]:
+def _counter(
+    broker: str, home_of: Callable[[str], str | None], ordinary: Container[str], tally: TrafficTally
+) -> Callable[..., None]:
     def on_message(_client: object, _data: object, message: Any) -> None:
-        if message.topic == DEBUG_LOG:  # it says who has published what, also of ordinary clients
+        if message.topic == DEBUG_LOG:
             found = _LOGGED.fullmatch(message.payload.decode(errors="replace"))
-            if found and home_of(found["client"]) == broker and is_client_topic(found["topic"]):
+            if found is None or found["client"] not in ordinary or not is_client_topic(found["topic"]):
+                return
+            if home_of(found["client"]) == broker:
                 tally.add(SentTraffic(found["client"], time.time(), found["topic"], int(found["size"])))
             return
         publisher = dict(user_properties(message.properties)).get(MESSAGE_ID, "").partition(":")[0]
