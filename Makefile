@@ -1,7 +1,7 @@
 # Tasks of developers. `make help` lists them; all use .venv, which `make setup` creates.
 
 # Debian packages that tests need. They are installed if root runs make; otherwise tests that need them are skipped.
-SYSTEM_PACKAGES = mosquitto mosquitto-clients nats-server openssl faketime chromium
+SYSTEM_PACKAGES = mosquitto mosquitto-clients haproxy nats-server openssl faketime chromium
 
 PYTHON ?= python3
 UV ?= uv

@@ -169,7 +169,8 @@ def write_config(
     (folder / "token").write_text("token")
     (folder / "token").chmod(0o600)
     times = "\n".join(f"{name} = {value}" for name, value in vars(timing).items())
-    lines = [f'port = {port}\ntoken_file = "token"\n{links}\n[timing]\n{times}']
+    head = f'port = {port}\ntoken_file = "token"\nauthentication = "broker"'
+    lines = [f"{head}\n{links}\n[login]\nplain = true\n[timing]\n{times}"]
     for name, address in addresses(brokers).items():
         lines.append(f'[brokers.{name}]\naddress = "{address}"\n{(broker_options or {}).get(name, "")}')
     path = folder / "agent.toml"

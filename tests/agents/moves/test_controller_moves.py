@@ -137,8 +137,10 @@ def test_clients_move_over_the_links_of_the_controller_without_loss(tmp_path):
     traffic, over = TrafficCounter(), threading.Event()
     with unlinked_brokers("hfg") as brokers:
         _, port = write_config(tmp_path, brokers, QUICK)
-        reader = MovingClient("reader", client_addresses(brokers), "h", traffic.callback("reader"))
-        writer = MovingClient("writer", client_addresses(brokers), "g")
+        reader = MovingClient(
+            "reader", client_addresses(brokers), "h", traffic.callback("reader"), plain=True
+        )
+        writer = MovingClient("writer", client_addresses(brokers), "g", plain=True)
         with running_controller(tmp_path, brokers) as status, reader, writer:
             operator = Operator(f"http://127.0.0.1:{port}", "token", patience=LIMIT)
             reader.subscribe("t/1")

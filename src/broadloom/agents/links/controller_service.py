@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from broadloom.agents.http_server import ApiServer
 from broadloom.agents.links.agent_service import (
     WatchedAgent,
     agent_folder,
@@ -24,7 +25,6 @@ from broadloom.agents.links.agent_service import (
 )
 from broadloom.agents.links.controller_api import (
     SPARE_CONNECTIONS,
-    ApiServer,
     OrderBoard,
     ProposalAnswer,
     ReportAnswer,

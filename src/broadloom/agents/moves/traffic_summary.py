@@ -7,10 +7,11 @@ generating functions give the traffic matrix.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.agents.moves.control_messages import is_client_topic
 from broadloom.agents.moves.move_registry import Resident
 from broadloom.errors import UnreachableError
 from broadloom.model import MarketProblem
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
 UP_SECONDS = 30.0  # time limit for a broker to accept the agent
 log = logging.getLogger("broadloom.agents.moves")
 
+DEBUG_LOG = "$SYS/broker/log/D"  # of a mosquitto with `log_dest topic` and `log_type debug`
+_LOGGED = re.compile(
+    r"(?:\S+ )?Received PUBLISH from (?P<client>.+) "
+    r"\(d\d, q\d, r\d, m\d+, '(?P<topic>.*)', \.\.\. \((?P<size>\d+) bytes\)\)"
+)
 MOST_FLOWS = 2_000_000  # rows of a traffic matrix
 Rates = Mapping[tuple[str, str], float]
 
@@ -75,16 +82,19 @@ def watch_traffic(
     login: Login,
     seconds: float,
     home_of: Callable[[str], str | None],
+    ordinary: Container[str] = frozenset(),
 ) -> list[SentTraffic]:
     """Count messages at all brokers for some seconds; a message counts at the home broker of its publisher.
 
-    The publisher is the part of the message id before the colon.
+    The publisher is the part of the message id before the colon, or, of messages without an id, what the
+    broker's log on topics says.
 
     Args:
         addresses: the brokers' addresses.
         login: a login that can read all topics.
         seconds: the duration.
         home_of: returns the broker of a client; None: the client is unknown.
+        ordinary: the clients whose messages have no ids; the broker's log says what they publish.
 
     Raises:
         UnreachableError: a broker does not answer, so its clients cannot be counted.
@@ -95,8 +105,8 @@ def watch_traffic(
         for broker, address in addresses.items():
             tallies.append(tally := TrafficTally())
             clients[broker] = client = new_client(f"{MOVE_AGENT}-count-{secrets.token_hex(4)}", login)
-            client.on_message = _counter(broker, home_of, tally)
-            client.on_connect = lambda own, *_: own.subscribe("#", 0)
+            client.on_message = _counter(broker, home_of, ordinary, tally)
+            client.on_connect = lambda own, *_: own.subscribe([("#", 0), (DEBUG_LOG, 0)])
             try:
                 connect(client, address, clean=True, seconds=0)
             except OSError as error:
@@ -152,8 +162,17 @@ class TrafficTally:
         return [*self._first.values(), *self._last.values()]
 
 
-def _counter(broker: str, home_of: Callable[[str], str | None], tally: TrafficTally) -> Callable[..., None]:
+def _counter(
+    broker: str, home_of: Callable[[str], str | None], ordinary: Container[str], tally: TrafficTally
+) -> Callable[..., None]:
     def on_message(_client: object, _data: object, message: Any) -> None:
+        if message.topic == DEBUG_LOG:
+            found = _LOGGED.fullmatch(message.payload.decode(errors="replace"))
+            if found is None or found["client"] not in ordinary or not is_client_topic(found["topic"]):
+                return
+            if home_of(found["client"]) == broker:
+                tally.add(SentTraffic(found["client"], time.time(), found["topic"], int(found["size"])))
+            return
         publisher = dict(user_properties(message.properties)).get(MESSAGE_ID, "").partition(":")[0]
         if home_of(publisher) == broker and not message.topic.startswith(f"{CONTROL_ROOT}/"):
             tally.add(SentTraffic(publisher, time.time(), message.topic, len(message.payload)))
