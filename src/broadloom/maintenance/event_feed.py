@@ -6,11 +6,9 @@ Events come as JSON lines, CSV or Parquet. Each is applied once and in order, or
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import math
 import re
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +33,7 @@ from broadloom.maintenance.live import Live
 from broadloom.maintenance.node_columns import ADDRESS, SITE, check_columns
 from broadloom.mqtt.topic_filters import SHARED, is_valid_filter, is_wild
 from broadloom.progress import stage
+from broadloom.storage import unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,8 +119,8 @@ def events_of(name: str, data: bytes) -> list[EventRow]:
         raise InputError(f"{name} has an unknown ending; files of events end with {', '.join(ENDINGS)}")
     reader = {".parquet": _of_parquet, ".csv": _of_csv}.get(ending, _of_json)
     try:
-        return list(reader(gzip.decompress(data) if name.endswith(".gz") else data))
-    except (pa.ArrowException, csv.Error, ValueError, OSError, EOFError, zlib.error) as error:
+        return list(reader(unpack(name, data) if name.endswith(".gz") else data))
+    except (pa.ArrowException, csv.Error, ValueError, OSError) as error:
         raise InputError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
 
 

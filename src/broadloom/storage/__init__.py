@@ -4,7 +4,7 @@ The canonical tables are in `broadloom.storage.tables`, not exported here, becau
 """
 
 from broadloom.folder_locks import BINARY, forget_lock, lock_handle
-from broadloom.storage.documents import read_plan_json, read_toml, to_json_value, write_file
+from broadloom.storage.documents import read_plan_json, read_toml, to_json_value, unpack, write_file
 from broadloom.storage.folders import lock_folder, new_folder, remove_path, scratch_folder, share_folder
 from broadloom.storage.locations import (
     MANIFEST,
@@ -56,6 +56,7 @@ __all__ = [
     "scratch_folder",
     "share_folder",
     "to_json_value",
+    "unpack",
     "use_store_settings",
     "write_file",
 ]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import math
 import os
 import sys
 import tomllib
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from broadloom.errors import BroadloomError, InputError, error_from_os
 from broadloom.storage.locations import RemotePath, as_path, committed
+
+MOST_UNPACKED = 2 << 30  # bytes
 
 
 def read_plan_json(folder: Path) -> dict[str, Any]:
@@ -104,3 +109,27 @@ def to_json_value(value: Any) -> Any:
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         return to_json_value(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def unpack(name: str, data: bytes, most: int = MOST_UNPACKED) -> bytes:
+    """The content of a gzip file, unless it is damaged or unpacks to more than a limit.
+
+    Raises:
+        InputError: it is damaged, or too large.
+
+    Examples:
+        >>> import gzip
+        >>> unpack("a.gz", gzip.compress(b"text"))
+        b'text'
+        >>> unpack("a.gz", gzip.compress(bytes(3000)), most=2000)
+        Traceback (most recent call last):
+        broadloom.errors.InputError: a.gz unpacks to more than 2,000 bytes; unpack it, and give parts of it
+    """
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            content = file.read(most + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise InputError(f"{name} is truncated or damaged ({error})") from error
+    if len(content) > most:
+        raise InputError(f"{name} unpacks to more than {most:,} bytes; unpack it, and give parts of it")
+    return content

@@ -6,7 +6,6 @@ report a corrupt record only if every column is used.
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
@@ -32,6 +31,7 @@ from broadloom.pipeline.ingest.raw_sources import (
     further_columns,
     separator,
 )
+from broadloom.storage import unpack
 
 RAW = "raw"
 SOURCE = "source"
@@ -259,7 +259,7 @@ def _decoded(text: Column) -> Column:
 
 def _parsed(source: str, form: str, node: str, data: bytes) -> Iterator[pa.RecordBatch]:
     """The rows of one dump, in batches."""
-    text = gzip.decompress(data) if source.endswith(".gz") else data
+    text = unpack(source, data) if source.endswith(".gz") else data
     columns: tuple[list[str | None], ...] = ([], [], [], [], [], [])
 
     def batch() -> pa.RecordBatch:
