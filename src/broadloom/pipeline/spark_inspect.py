@@ -512,7 +512,9 @@ def _inspect_block(block: TopicBlock, found: FilterLookup, links: PlanLinks, mea
     }
     missing = {field.name: pa.nulls(len(pairs), field.type) for field in _BLOCK_SCHEMA}
     parts = missing | columns
-    return pa.concat_tables([free, pa.table([parts[name] for name in _BLOCK_SCHEMA.names], _BLOCK_SCHEMA)])
+    return pa.concat_tables(
+        [free, pa.table([parts[name] for name in _BLOCK_SCHEMA.names], schema=_BLOCK_SCHEMA)]
+    )
 
 
 def _inspect_groups(table: pa.Table, links: PlanLinks, measured: bool) -> pa.Table:
