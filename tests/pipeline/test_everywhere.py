@@ -116,7 +116,7 @@ def store(folder):
         "spark.driver.memory": "1g",
     }
     try:
-        wait_for(lambda: server.poll() is not None or not socket.socket().connect_ex(("127.0.0.1", port)))
+        wait_for(lambda: server.poll() is not None or answers(port))
         assert server.poll() is None, (folder / "moto.log").read_text()
         use_store_settings(settings)
         from pyarrow import fs
@@ -129,6 +129,12 @@ def store(folder):
     finally:
         server.kill()
         server.wait()
+
+
+def answers(port):
+    """Whether a server listens at a port of this machine."""
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 def store_jar(folder):
