@@ -24,7 +24,8 @@ from typing import Any
 import paho.mqtt.client as paho
 
 from _common import Section, run
-from broadloom.agents.moves import MoveState, MovingClient
+from broadloom.agents.moves import MoveRefusedError, MoveState, MovingClient
+from broadloom.agents.moves.control_codes import ClientKeys
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, killed_with_parent
 from broadloom.model import read_market_problem
 from broadloom.mqtt.paho import close_sockets
@@ -215,14 +216,22 @@ class MovingSystem:
     def request_all(self, targets: dict[str, str]) -> None:
         """Request a move of each client to a broker."""
         for client, broker in targets.items():
+            assert wait_for(lambda c=client, to=broker: self._request(c, to))
+
+    def _request(self, client: str, broker: str) -> bool:
+        """Request a move; false if the agent does not see the client yet."""
+        try:
             self.operator.request_to_move(client, broker, key=f"{client}-{broker}")
+        except MoveRefusedError:
+            return False
+        return True
 
     def wait_until_ended(self, targets: dict[str, str]) -> Counter[str]:
         """Wait until the last move of each client has ended; the numbers of outcomes."""
 
         def outcomes() -> Counter[str]:
             last = {one["client"]: one["state"] for one in self.operator.moves()}
-            return Counter(last[client] for client in targets)
+            return Counter(last.get(client, "unknown") for client in targets)
 
         assert wait_for(lambda: set(outcomes()) <= ENDED, SECONDS), outcomes()
         return outcomes()
