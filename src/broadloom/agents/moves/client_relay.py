@@ -359,10 +359,15 @@ class RelayedMove:
         """
         await self._start_witness()
         await asyncio.sleep(self._settle)  # what reached home before is at the foreign broker by then
-        self._prepared_at = time.monotonic()
-        filters = (*self.plan.filters, (self._fence, 1))
         plan = self.plan
-        error = await asyncio.to_thread(replicate_session, plan.foreign, plan.client, self._login, filters)
+        filters = (*plan.filters, (self._fence, 1))
+        # What an earlier attempt has queued there, the client has received at home.
+        error = await asyncio.to_thread(forget, plan.foreign, plan.client, self._login)
+        if not error:
+            self._prepared_at = time.monotonic()
+            error = await asyncio.to_thread(
+                replicate_session, plan.foreign, plan.client, self._login, filters
+            )
         if error:
             raise UnreachableError(error)
         await asyncio.sleep(2 * self._settle)
