@@ -448,7 +448,8 @@ def loop(quick: bool) -> Section:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="broadloom-moves-")))
         system = stack.enter_context(RoutedBrokers(folder, BROKERS))
         rules = "".join(
-            f'[[rules]]\nclients = ["c-{name}-*"]\nplace = [{x}, {y}]\n' for name, (x, y) in PLACES.items()
+            f'[[rules]]\nclients = ["c-{name}-*"]\nplace = [{x + 1}, {y + 2}]\n'
+            for name, (x, y) in PLACES.items()
         )
         config, operator = write_ordinary_config(folder, system, f"at_once = 40\n{rules}", 2.0, 0.5)
         text = config.read_text()
@@ -458,7 +459,12 @@ def loop(quick: bool) -> Section:
         mover = MoverProcess(config)
         stack.callback(mover.kill)
         assert wait_for(lambda: operator.health()["clients"] == 0, SECONDS)
-        names = [f"c-{site}-{number}:t/{site}" for site in BROKERS for number in range(per_site)]
+        # Every third client talks on the topic of the next site.
+        names = [
+            f"c-{site}-{number}:t/{BROKERS[(index + (number % 3 == 0)) % 3]}"
+            for index, site in enumerate(BROKERS)
+            for number in range(per_site)
+        ]
         command = [sys.executable, HERE / "_talking_clients.py", HOST, str(system.port), "0.5", "200", *names]
         talking = subprocess.Popen([*killed_with_parent(), *command])
         stack.callback(talking.kill)

@@ -130,7 +130,8 @@ def test_a_separate_login_of_links_inherits_the_tls_of_the_agent(tmp_path, caplo
 
     def login(of_agent, of_links):
         (tmp_path / "agent.toml").write_text(
-            f'token_file = "secret"\nauthentication = "broker"\n[login]\n{of_agent}\n[brokers.a]\naddress = "a:1"\n'
+            f'token_file = "secret"\nauthentication = "broker"\n[login]\n{of_agent}\n'
+            '[brokers.a]\naddress = "a:1"\n'
             f'[links]\ntopics = ["t"]\n[links.login]\nuser = "links"\npassword_file = "secret"\n{of_links}'
         )
         return LinkConfig.of(AgentConfig.load(tmp_path / "agent.toml")).login
