@@ -37,6 +37,7 @@ class ApiServer:
         connections: the most connections at a time.
         name: what listens, for errors.
         advice: what to do if it cannot listen.
+        drop_idle: whether a new connection replaces an idle one if there are too many.
 
     Attributes:
         port: the port on which it listens.
@@ -53,12 +54,13 @@ class ApiServer:
         connections: int,
         name: str = "the controller",
         advice: str = "give [live] listen in the fleet file",
+        drop_idle: bool = False,
     ) -> None:
         self._socket = _listening(address, name, advice)
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
             app,
-            http=_guarded_http(connections),
+            http=_guarded_http(connections, drop_idle),
             interface="asgi3",
             ws="none",
             lifespan="off",
@@ -101,22 +103,39 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
-def _guarded_http(connections: int) -> type[asyncio.Protocol]:
-    """HTTP connections that are closed if there are too many of them, or if no request comes in time."""
+def _guarded_http(connections: int, drop_idle: bool) -> type[asyncio.Protocol]:
+    """HTTP connections that are closed if there are too many of them, or if no request comes in time.
+
+    Args:
+        connections: the most connections.
+        drop_idle: whether to close an idle connection for a new one, and not the new one.
+    """
 
     class GuardedHttp(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._idle_since = self.loop.time()
-            if len(self.connections) > connections:
+            if len(self.connections) > connections and not (drop_idle and self._drop_oldest()):
                 transport.abort()
             else:
                 self._guard()
 
+        def _drop_oldest(self) -> bool:
+            """Close the connection that has been without a request for the longest time."""
+            others = [one for one in self.connections if one is not self and isinstance(one, GuardedHttp)]
+            idle = [one for one in others if not one.is_busy and not one.transport.is_closing()]
+            if idle:
+                min(idle, key=lambda one: one._idle_since).transport.abort()
+            return bool(idle)
+
+        @property
+        def is_busy(self) -> bool:
+            """Whether a request is being answered."""
+            return self.cycle is not None and not self.cycle.response_complete
+
         def _guard(self) -> None:
-            busy = self.cycle is not None and not self.cycle.response_complete
             now = self.loop.time()
-            if busy:
+            if self.is_busy:
                 self._idle_since = now
             if now - self._idle_since > IDLE_SECONDS:
                 self.transport.abort()

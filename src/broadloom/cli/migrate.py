@@ -67,6 +67,26 @@ def agent(
         return 0 if service.thread.is_alive() else 1
 
 
+@app.command("key")
+def key(
+    config: Annotated[Path, typer.Argument(help="The configuration file of the agent.")],
+    clients: Annotated[list[str], typer.Argument(help="The names of the clients.")],
+    as_json: Json = False,
+) -> None:
+    """Print the keys of clients, which are their secrets: give each to its `MovingClient` only.
+
+    Example: broadloom migrate key agent.toml meter-1
+    """
+    from broadloom.agents.moves import AgentConfig
+    from broadloom.agents.moves.control_messages import check_client
+
+    keys = AgentConfig.load(config).keys
+    if keys is None:
+        raise InputError(f'{config} has authentication = "broker", so clients need no keys')
+    found = {check_client(client): keys.of(client) for client in clients}
+    show({"keys": found}, "\n".join(f"{client} {value}" for client, value in found.items()), as_json, False)
+
+
 @app.command("summarize")
 def summarize(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the tables.")],

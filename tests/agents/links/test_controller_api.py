@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from broadloom.agents import http_server
+from broadloom.agents.http_server import ApiServer
 from broadloom.agents.links import controller_api, controller_client
 from broadloom.agents.links.controller_api import (
-    ApiServer,
     OrderBoard,
     ProposalAnswer,
     ReportAnswer,

@@ -93,7 +93,12 @@ class Publisher:
 
 
 def write_ordinary_config(
-    folder: Path, system: RoutedBrokers, policy: str = POLICY, ttl: float = 1.0, extra: str = ""
+    folder: Path,
+    system: RoutedBrokers,
+    policy: str = POLICY,
+    ttl: float = 1.0,
+    settle: float = 0.25,
+    extra: str = "",
 ) -> tuple[Path, Operator]:
     """The configuration of an agent that moves the clients of a system, and its API."""
     (folder / "policy.toml").write_text(policy)
@@ -104,7 +109,7 @@ def write_ordinary_config(
         f'port = {port}\ntoken_file = "token"\nauthentication = "broker"\npolicy = "policy.toml"\n{extra}',
         "[login]\nplain = true",
         f'[router]\nsockets = ["{system.socket}"]\nmap = "{system.map}"\nrelay = "{HOST}:{system.relay}"',
-        f"[timing]\nttl = {ttl}\nsettle = 0.25\nagain = 0.5",
+        f"[timing]\nttl = {ttl}\nsettle = {settle}\nagain = 0.5",
     ]
     for name, broker in system.lab.ports.items():
         saved = system.lab._folder_of(name) / SAVED

@@ -179,6 +179,6 @@ def test_moves_that_cannot_start_do_not_stop_the_controller(tmp_path):
         config = AgentConfig.load(path)
         assert config.port == port
         with socket.create_server(("127.0.0.1", port)), running_controller(tmp_path, brokers) as status:
-            said = f"clients are not moved: the agent cannot listen at port {port}"
+            said = f"clients are not moved: the agent cannot listen on 127.0.0.1:{port}"
             assert wait_for(lambda: any(said in text for text in status()["problems"])), status()["problems"]
             assert wait_for(lambda: all(one["broker_up"] for one in status()["brokers"].values()))

@@ -31,10 +31,9 @@ from moving import (
 from moving_child import run_agent
 
 from broadloom import InputError
-from broadloom.agents.moves import broker_sessions as sessions_module
 from broadloom.agents.moves import control_messages, move_service
 from broadloom.agents.moves import moving_client as client_module
-from broadloom.agents.moves.broker_sessions import TOPIC, Redirection, replicate
+from broadloom.agents.moves.broker_sessions import TOPIC
 from broadloom.agents.moves.control_messages import (
     AHEAD,
     ConnectOrder,
@@ -57,7 +56,7 @@ from broadloom.agents.moves.moving_client import (
 )
 from broadloom.agents.moves.operator_api import Operator
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
-from broadloom.mqtt.endpoint import Address, Login
+from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.reserved_topics import MESSAGE_ID
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
@@ -304,40 +303,6 @@ def test_messages_follow_a_client_that_restarts_at_another_broker(tmp_path):
             assert brokers_with_session(brokers) == ["f"]
 
 
-def test_a_redirection_waits_for_a_session_of_the_client_even_if_another_client_reads_everything(monkeypatch):
-    """Queued messages are forwarded only when the new broker has a session of the client."""
-    monkeypatch.setattr(sessions_module, "QUIET_SECONDS", 60.0)
-    traffic = TrafficCounter()
-    with (
-        linked_brokers("hf") as brokers,
-        MovingClient("everything", client_addresses(brokers), "f", plain=True) as reader,
-    ):
-        endpoints = addresses(brokers)
-        assert wait_for(lambda: replicate(endpoints["h"], "subject", Login(), (("u/1", 1),)) is None)
-        with publisher(brokers) as other:
-            for number in range(30):
-                other.publish("u/1", b"%d" % number)
-            assert other.wait_until_confirmed(LIMIT)
-        reader.subscribe("#")
-        assert reader.wait_until_ready(LIMIT)
-        redirection = Redirection(endpoints["h"], endpoints["f"], "subject", Login(), "0" * 16)
-        tried, forward = threading.Event(), redirection._forward
-        redirection._forward = lambda message: (forward(message), tried.set())
-        faults = []
-        redirecting = threading.Thread(target=lambda: faults.append(redirection.run()), daemon=True)
-        redirecting.start()
-        assert tried.wait(LIMIT)
-        time.sleep(0.2)  # time for a wrong acknowledgement, which must not arrive
-        returned = MovingClient(
-            "subject", client_addresses(brokers), "f", traffic.callback("subject"), plain=True
-        )
-        returned.subscribe("u/1")
-        with returned:
-            assert wait_for(lambda: traffic.got["subject"].total() == 30)
-            redirecting.join()
-        assert faults == [None]
-
-
 def test_a_client_can_answer_by_calls_and_move_without_a_request(tmp_path):
     """A staying client can accept early, and decline after it has accepted; `connect` needs no request."""
     requests: dict[str, str] = {}
@@ -418,10 +383,10 @@ def test_a_client_ignores_control_messages_to_other_clients_and_malformed_ones(c
     client = MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", received.append, plain=True)
     order = dump(ConnectOrder("0" * 16, "f", "x:2"))
     for topic in (
-        "broadloom/to/b/connect",
-        "broadloom/from/a/connect",
-        "broadloom/to/a/b/connect",
-        "broadloom/",
+        "$broadloom/to/b/connect",
+        "$broadloom/from/a/connect",
+        "$broadloom/to/a/b/connect",
+        "$broadloom/",
     ):
         client._received(incoming(topic, order))
     assert client._work.empty()

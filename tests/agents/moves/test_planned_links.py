@@ -210,7 +210,7 @@ def test_links_use_their_own_login_or_that_of_the_agent(tmp_path):
     (tmp_path / "secret").write_text("never shown")
     (tmp_path / "secret").chmod(0o600)
     (tmp_path / "agent.toml").write_text(
-        'token_file = "secret"\n[login]\nuser = "mover"\npassword_file = "secret"\n'
+        'token_file = "secret"\n[login]\nplain = true\nuser = "mover"\npassword_file = "secret"\n'
         '[brokers.h]\naddress = "h:1"\nagent_address = "[::1]:2"\n[links]\ntopics = ["t"]\n'
     )
     config = AgentConfig.load(tmp_path / "agent.toml")

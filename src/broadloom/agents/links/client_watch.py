@@ -12,7 +12,7 @@ from broadloom.agents.links.followed_sessions import ENDS, STAYS, FollowedSessio
 from broadloom.agents.links.loop_calls import ask_loop
 from broadloom.agents.links.mosquitto_watch import MosquittoWatch
 from broadloom.agents.moves.ordinary_clients import SeenClient
-from broadloom.deployment import FleetBroker
+from broadloom.deployment import FleetBroker, safe_name
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.topic_filters import OWN_CLIENTS
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("broadloom.agents.moves")
 MOST_PROBLEMS = 100
+START_SECONDS = 30.0  # for reading what is known from before
 _KEEPS = {ENDS: False, STAYS: True}
 
 
@@ -38,6 +39,7 @@ class ClientWatch:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="broadloom-clients", daemon=True)
         self._stopping = asyncio.Event()
+        self._is_started = threading.Event()
         self._problems: dict[str, None] = {}
         self._watches: dict[str, MosquittoWatch] = {}
         tls = config.login.tls()
@@ -45,14 +47,16 @@ class ClientWatch:
             sources = config.subscriptions.get(name) or None
             broker = FleetBroker(name, str(address), tls=None, subscriptions=sources)
             endpoint = Endpoint(address.hostname, address.port, tls, config.login)
-            watch = MosquittoWatch(broker, endpoint, _nothing, _nothing, self._on_problem, None)
+            state = config.journal / f"clients-{safe_name(name)}"  # what was seen survives a restart
+            watch = MosquittoWatch(broker, endpoint, _nothing, _nothing, self._on_problem, state)
             watch.solved = self._on_solved
             watch.client = f"broadloom-clients-{name}"
             self._watches[name] = watch
 
     def start(self) -> None:
-        """Begin to follow all brokers."""
+        """Begin to follow all brokers; returns when what is known from before is read."""
         self._thread.start()
+        self._is_started.wait(START_SECONDS)
 
     def stop(self) -> None:
         """End."""
@@ -107,6 +111,7 @@ class ClientWatch:
     async def _follow(self) -> None:
         for watch in self._watches.values():
             await watch.start()
+        self._is_started.set()
         await self._stopping.wait()
         for watch in self._watches.values():
             await watch.stop()

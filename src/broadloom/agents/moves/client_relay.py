@@ -69,7 +69,7 @@ FIRST_SECONDS = 10.0  # for the CONNECT of a client
 ANSWER_SECONDS = 10.0  # for an answer of a broker
 CUT_SECONDS = 5.0  # until what waits at home is known
 # A client leaves home shortly after a message, or when none has come for a while.
-PAUSE_SECONDS, IDLE_SECONDS, MOST_PAUSE = 0.02, 0.3, 2.0
+SHORTEST_PAUSE, LONGEST_PAUSE, IDLE_SECONDS, MOST_PAUSE = 0.01, 0.05, 1.5, 3.0
 HELD_SECONDS = 30.0  # for which the session at home is held for a client that does not come
 CLOSING_SECONDS = 5.0
 KEEP_ALIVE = 60
@@ -359,10 +359,15 @@ class RelayedMove:
         """
         await self._start_witness()
         await asyncio.sleep(self._settle)  # what reached home before is at the foreign broker by then
-        self._prepared_at = time.monotonic()
-        filters = (*self.plan.filters, (self._fence, 1))
         plan = self.plan
-        error = await asyncio.to_thread(replicate_session, plan.foreign, plan.client, self._login, filters)
+        filters = (*plan.filters, (self._fence, 1))
+        # What an earlier attempt has queued there, the client has received at home.
+        error = await asyncio.to_thread(forget, plan.foreign, plan.client, self._login)
+        if not error:
+            self._prepared_at = time.monotonic()
+            error = await asyncio.to_thread(
+                replicate_session, plan.foreign, plan.client, self._login, filters
+            )
         if error:
             raise UnreachableError(error)
         await asyncio.sleep(2 * self._settle)
@@ -418,10 +423,13 @@ class RelayedMove:
         """
         end = time.monotonic() + MOST_PAUSE
         while self._witnessed and self._witness is not None and time.monotonic() < end:
-            since = time.monotonic() - self._witnessed[-1][1]
-            if PAUSE_SECONDS < since < 2 * PAUSE_SECONDS or since > IDLE_SECONDS:
+            recent = [at for _, at in self._witnessed[-20:]]
+            gap = (recent[-1] - recent[0]) / max(1, len(recent) - 1)
+            pause = min(max(gap / 3, SHORTEST_PAUSE), LONGEST_PAUSE)
+            since = time.monotonic() - recent[-1]
+            if pause < since < 2 * pause or since > IDLE_SECONDS:
                 return
-            await asyncio.sleep(max(PAUSE_SECONDS - since, 0.0) + 0.002)
+            await asyncio.sleep(max(pause - since, 0.0) + 0.002)
 
     async def _cut(self) -> None:
         """Read what waits at home, up to a fence; all else that the witness has seen, the client has.

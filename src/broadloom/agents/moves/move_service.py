@@ -145,7 +145,7 @@ def summarize(
 ) -> dict[str, Any]:
     """Count the messages that clients send in some seconds, at their brokers.
 
-    The broker's log on topics says who publishes what (mosquitto: `log_type debug`); the messages of a
+    The broker's log file says who publishes what (mosquitto: `log_type debug`); the messages of a
     `MovingClient` say it themselves.
 
     Returns:
@@ -167,7 +167,8 @@ def summarize(
                 )
     homes = {name: one.broker for name, one in residents.items()}
     ordinary = {name for name, one in residents.items() if one.kind == ORDINARY}
-    sent = watch_traffic(config.agent_addresses, config.login, seconds, homes.get, ordinary)
+    logs = {name: config.logs_of(name) for name in config.brokers}
+    sent = watch_traffic(config.agent_addresses, config.login, seconds, homes.get, ordinary, logs)
     return {
         "clients": [asdict(one) for one in residents.values()],
         "sent": sent,
@@ -248,6 +249,11 @@ class AgentConfig:
             subscriptions={name: _sources(one, name, folder) for name, one in brokers.items()},
             file=file,
         )
+
+    def logs_of(self, broker: str) -> list[Path]:
+        """The log files of a broker among its sources of subscriptions."""
+        paths = [Path(one) for one in self.subscriptions.get(broker, ()) if "://" not in one]
+        return [path for path in paths if path.suffix != ".db"]
 
     def ordinary_mover(self) -> OrdinaryMover:
         """What moves ordinary clients.

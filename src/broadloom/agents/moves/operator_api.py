@@ -275,7 +275,13 @@ class HttpServer:
         self._api = api
         self._token = token.encode()
         self._server = ApiServer(
-            self._handle, Address(LOOPBACK, port), None, MOST_CONNECTIONS, "the agent", "give another port"
+            self._handle,
+            Address(LOOPBACK, port),
+            None,
+            MOST_CONNECTIONS,
+            "the agent",
+            "give another port",
+            drop_idle=True,
         )
         self.server_port = self._server.port
         self._workers = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="broadloom-api")

@@ -126,23 +126,31 @@ class OrdinarySteps:
         elif resident.keeps is False and not unlinked:
             self._save([move.to(MoveState.REPLICATED, now)])
         elif not unlinked and self._is_due((move.id, move.state), now):
+            self._prepare(move, resident)
 
-            def then(error: str | None) -> None:
-                self._busy.discard(move.id)
-                current = self._registry.moves[move.id]
-                if error:
-                    log.info("move %s: no session at %r yet: %s", move.id, move.foreign, error)
-                elif current.state is MoveState.ACCEPTED:
-                    self._prepared.add(move.id)
-                    self._save([current.to(MoveState.REPLICATED, self._clock())])
+    def _prepare(self, move: Move, resident: Resident) -> None:
+        def then(error: str | None) -> None:
+            self._busy.discard(move.id)
+            current = self._registry.moves[move.id]
+            if error:
+                log.info("move %s: no session at %r yet: %s", move.id, move.foreign, error)
+                return
+            self._prepared.add(move.id)
+            if current.state is MoveState.ACCEPTED:
+                self._save([current.to(MoveState.REPLICATED, self._clock())])
+            elif current.state is MoveState.REPLICATED:
+                self._save([replace(current, since=self._clock())])
 
-            self._busy.add(move.id)
-            self._clients.prepare(self._plan(move, resident), self._in_own_thread(then))
+        self._busy.add(move.id)
+        self._clients.prepare(self._plan(move, resident), self._in_own_thread(then))
 
     def _connect(self, move: Move, resident: Resident, waited: float, now: float) -> None:
         """`connect`: change the map, and disconnect the client from home, so that it connects anew."""
         if move.note not in (LEAVING, COMING):
-            if waited >= 2 * self._limits["settle"]:
+            if move.id not in self._prepared and resident.keeps is not False:
+                if self._is_due((move.id, move.state), now):  # prepared by an agent that has died
+                    self._prepare(move, resident)
+            elif waited >= 2 * self._limits["settle"]:
                 self._save([replace(move, since=now, note=LEAVING)])
         elif waited > (self._limits["abandon"] if move.note == COMING else self._limits["move"]):
             self._fail(move, MoveState.FAILED, "the client did not come", now)

@@ -25,7 +25,13 @@ from broadloom.agents.moves.move_registry import Resident
 from broadloom.errors import UnreachableError
 from broadloom.model import MarketProblem
 from broadloom.mqtt.endpoint import Address, Login
-from broadloom.mqtt.paho import TICK, connect, new_client, stop_client, user_properties
+from broadloom.mqtt.paho import (
+    TICK,
+    connect,
+    new_client,
+    stop_client,
+    user_properties,
+)
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT, MESSAGE_ID, MOVE_AGENT
 from broadloom.mqtt.topic_filters import covers, is_wild
 from broadloom.storage import new_folder
@@ -37,9 +43,9 @@ if TYPE_CHECKING:
 UP_SECONDS = 30.0  # time limit for a broker to accept the agent
 log = logging.getLogger("broadloom.agents.moves")
 
-DEBUG_LOG = "$SYS/broker/log/D"  # of a mosquitto with `log_dest topic` and `log_type debug`
+# Of a mosquitto with `log_type debug`, which it writes to files and not to topics.
 _LOGGED = re.compile(
-    r"(?:\S+ )?Received PUBLISH from (?P<client>.+) "
+    r"\S+ Received PUBLISH from (?P<client>.+) "
     r"\(d\d, q\d, r\d, m\d+, '(?P<topic>.*)', \.\.\. \((?P<size>\d+) bytes\)\)"
 )
 MOST_FLOWS = 2_000_000  # rows of a traffic matrix
@@ -83,11 +89,12 @@ def watch_traffic(
     seconds: float,
     home_of: Callable[[str], str | None],
     ordinary: Container[str] = frozenset(),
+    logs: Mapping[str, Sequence[Path]] = {},
 ) -> list[SentTraffic]:
     """Count messages at all brokers for some seconds; a message counts at the home broker of its publisher.
 
-    The publisher is the part of the message id before the colon, or, of messages without an id, what the
-    broker's log on topics says.
+    The publisher is the part of the message id before the colon, or, of messages without an id, what the log
+    file of the broker says.
 
     Args:
         addresses: the brokers' addresses.
@@ -95,6 +102,7 @@ def watch_traffic(
         seconds: the duration.
         home_of: returns the broker of a client; None: the client is unknown.
         ordinary: the clients whose messages have no ids; the broker's log says what they publish.
+        logs: the log files of brokers.
 
     Raises:
         UnreachableError: a broker does not answer, so its clients cannot be counted.
@@ -105,8 +113,8 @@ def watch_traffic(
         for broker, address in addresses.items():
             tallies.append(tally := TrafficTally())
             clients[broker] = client = new_client(f"{MOVE_AGENT}-count-{secrets.token_hex(4)}", login)
-            client.on_message = _counter(broker, home_of, ordinary, tally)
-            client.on_connect = lambda own, *_: own.subscribe([("#", 0), (DEBUG_LOG, 0)])
+            client.on_message = _counter(broker, home_of, tally)
+            client.on_connect = lambda own, *_: own.subscribe("#", 0)
             try:
                 connect(client, address, clean=True, seconds=0)
             except OSError as error:
@@ -116,8 +124,37 @@ def watch_traffic(
             stack.callback(stop_client, client)
             client.loop_start()
         _wait_until_up(clients)
+        ends = {path: _size(path) for paths in logs.values() for path in paths}
         time.sleep(seconds)
+        for broker, paths in logs.items():
+            tallies += [_logged_traffic(path, ends[path], broker, home_of, ordinary) for path in paths]
     return sorted((one for tally in tallies for one in tally.sent()), key=lambda one: one.at)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _logged_traffic(
+    path: Path, start: int, broker: str, home_of: Callable[[str], str | None], ordinary: Container[str]
+) -> TrafficTally:
+    """The messages of ordinary clients of a broker in its log, from a position on."""
+    tally = TrafficTally()
+    try:
+        with path.open("rb") as file:
+            file.seek(start if _size(path) >= start else 0)  # it can have been replaced
+            for line in file:
+                found = _LOGGED.fullmatch(line.decode(errors="replace").rstrip("\n"))
+                if found is None or found["client"] not in ordinary or not is_client_topic(found["topic"]):
+                    continue
+                if home_of(found["client"]) == broker:
+                    tally.add(SentTraffic(found["client"], time.time(), found["topic"], int(found["size"])))
+    except OSError as error:
+        log.warning("the log %s of broker %r cannot be read: %s", path, broker, error.strerror)
+    return tally
 
 
 def _wait_until_up(clients: Mapping[str, Client]) -> None:
@@ -162,17 +199,8 @@ class TrafficTally:
         return [*self._first.values(), *self._last.values()]
 
 
-def _counter(
-    broker: str, home_of: Callable[[str], str | None], ordinary: Container[str], tally: TrafficTally
-) -> Callable[..., None]:
+def _counter(broker: str, home_of: Callable[[str], str | None], tally: TrafficTally) -> Callable[..., None]:
     def on_message(_client: object, _data: object, message: Any) -> None:
-        if message.topic == DEBUG_LOG:
-            found = _LOGGED.fullmatch(message.payload.decode(errors="replace"))
-            if found is None or found["client"] not in ordinary or not is_client_topic(found["topic"]):
-                return
-            if home_of(found["client"]) == broker:
-                tally.add(SentTraffic(found["client"], time.time(), found["topic"], int(found["size"])))
-            return
         publisher = dict(user_properties(message.properties)).get(MESSAGE_ID, "").partition(":")[0]
         if home_of(publisher) == broker and not message.topic.startswith(f"{CONTROL_ROOT}/"):
             tally.add(SentTraffic(publisher, time.time(), message.topic, len(message.payload)))
