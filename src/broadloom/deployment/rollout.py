@@ -6,9 +6,9 @@ So the brokers restart in batches that close no ring, first the batch that cuts 
 messages that a batch cuts off are queued: the session of each new link is opened before the old link goes,
 and the new link takes it over.
 
-RabbitMQ changes everything live, by its HTTP API, and never loops, so everything is added first and removed
-afterwards: a few messages arrive twice, none is lost. NATS needs restarts, and queues nothing for a link that
-is absent.
+RabbitMQ changes everything live, by its HTTP API: the new deployment is added next to the old one, each
+broker switches by one call, and the old deployment is removed when it is empty. NATS needs restarts, and
+queues nothing for a link that is absent.
 """
 
 from __future__ import annotations
@@ -490,11 +490,16 @@ def session_command(session: LinkSession, action: str, settings: Settings) -> st
 
 
 def rabbitmq_steps(old: Deployment, new: Deployment, at_once: bool) -> list[RolloutStep]:
-    """All calls that add, at all brokers, and then all calls that remove; nothing restarts."""
+    """The calls that add the new deployment, that switch to it, and that remove the old one; no restart."""
     if at_once:
         raise InputError("--at-once does not apply to RabbitMQ, which restarts no broker; leave it out")
     parts = rabbitmq_federation.change(old.wiring, new.wiring, old.settings, new.settings)
-    return [{"restart": [], "call": calls} for calls in parts if calls]
+    when = ("", "when all links of the step before are up", "when the queues of the old links are empty")
+    return [
+        {"restart": [], "call": calls} | ({"when": text} if text else {})
+        for calls, text in zip(parts, when, strict=True)
+        if calls
+    ]
 
 
 def nats_steps(old: Deployment, new: Deployment, at_once: bool) -> list[RolloutStep]:
