@@ -9,12 +9,15 @@ from injection_attempts import accepted
 import broadloom as bl
 from broadloom.deployment import (
     Deployment,
+    FleetBroker,
+    FleetLogin,
     Publication,
     Settings,
     WiredLink,
     Wiring,
     plan_trees,
     removal,
+    roll_out,
     sample_messages,
     target_named,
     wire,
@@ -23,6 +26,7 @@ from broadloom.deployment.apply import ChangeJournal, apply_change
 from broadloom.deployment.rabbitmq_control import RabbitChange, RabbitControl
 from broadloom.deployment.rehearsal import rabbitmq_lab, rehearse_live_change, rehearse_rabbitmq
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST
 from broadloom.deployment.rehearsal.rabbitmq_lab import RabbitLab
 from broadloom.deployment.rehearsal.rehearsals import change_under_load
 from broadloom.deployment.targets import rabbitmq_federation
@@ -183,8 +187,27 @@ class KilledControl:
         self.inner.take(step)
 
 
-def test_a_change_under_load_loses_and_doubles_nothing_and_leaves_nothing_behind():
+def lab_fleet(lab):
+    """The fleet of the nodes, with their management APIs."""
+    login = FleetLogin("guest", password_env="RABBIT_TEST_PASSWORD")
+    return bl.Fleet(
+        [
+            FleetBroker(
+                name,
+                f"{HOST}:{mqtt}",
+                kind="rabbitmq",
+                tls=None,
+                subscriptions=f"http://{HOST}:{api}",
+                api_login=login,
+            )
+            for name, (_, api, mqtt, _) in lab._ports.items()
+        ]
+    )
+
+
+def test_a_change_under_load_loses_and_doubles_nothing_and_leaves_nothing_behind(tmp_path, monkeypatch):
     """One broker joins, one leaves and trees move; then killed and resumed, and rolled back from anywhere."""
+    monkeypatch.setenv("RABBIT_TEST_PASSWORD", "guest")
     names = tuple("abcd")
     x, y, both = ("x",), ("y",), ("x", "y")
     wants = {"a": x, "b": both, "c": both, "d": x}
@@ -204,7 +227,9 @@ def test_a_change_under_load_loses_and_doubles_nothing_and_leaves_nothing_behind
             random_ = random.Random(1)
 
             def there():
-                apply_change(change, change.steps(), control, ChangeJournal(None))
+                sides = (change.old, change.new)
+                counts = roll_out(*sides, target_named("rabbitmq"), lab_fleet(lab), tmp_path / "journal")
+                assert (counts["steps"], counts["restarts"]) == (len(change.steps()), [])
 
             def killed_and_back():
                 """From the new deployment to the old one and back, killed at random calls."""
