@@ -2,15 +2,19 @@
 
     python benchmarks/deploy.py                      # everything, about twelve minutes
     python benchmarks/deploy.py --only wirings
-    python benchmarks/deploy.py --only rabbitmq      # four nodes of RabbitMQ, twice; three minutes
+    python benchmarks/deploy.py --only rabbitmq      # four nodes of RabbitMQ, three times; five minutes
+    python benchmarks/deploy.py --only nats          # and BROADLOOM_NATS_SERVER, if it is set
 
 Messages and bytes on links are counted in the brokers' logs. Delays are sums of the plan's latencies (round
 trips between cloud regions, in ms) on the messages' paths: loopback has none to measure.
 """
 
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +30,7 @@ from broadloom.deployment import (
     SampleMessage,
     Tree,
     Wiring,
+    call_api,
     export,
     fleet_settings,
     plan_trees,
@@ -49,6 +54,7 @@ from broadloom.deployment.wiring import delays
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from nats_sites import NatsClient, NatsLoad, nats_fleet, running_nats
 from operator_sites import fleet_of, running_sites
 
 EACH = 10
@@ -193,13 +199,81 @@ def rabbitmq(quick: bool) -> Section:
         section.claim(f"{name} on our plan", record[name], at_most=0)
     off = sum(abs(link["messages"] - link["planned"]) for link in record["links"])
     section.claim("messages on links that are not the plan's", off, at_most=0)
-    change = rehearse_live_change(old, new)
-    after = change.pop("afterwards")
-    section.rows.append(row | {"what": "live change", "links": len(new.links)} | change)
-    section.claim("lost in a live change", change["lost"], at_most=0)
-    wrong = after["missing"] + after["duplicates"] + after["unexpected"]
-    section.claim("wrong after a live change", wrong, at_most=0)
+    parts = [_part(interest, weights, keep) for keep in ((0, 1, 2), (1, 2, 3))] if not quick else [old, new]
+    for what, one, two in (("live change", old, new), ("one joins, one leaves", *parts)):
+        change = rehearse_live_change(one, two)
+        after = change.pop("afterwards")
+        section.rows.append(row | {"what": what, "links": len(two.links)} | change)
+        section.claim(f"{what}: lost", change["lost"], at_most=0)
+        section.claim(f"{what}: doubled", change["doubled"], at_most=0)
+        wrong = after["missing"] + after["duplicates"] + after["unexpected"]
+        section.claim(f"{what}: wrong afterwards", wrong, at_most=0)
     return section
+
+
+def _part(interest: bl.Interest, weights: bl.Weights, keep: tuple[int, ...]) -> Wiring:
+    """The links of a plan for some of the brokers."""
+    lists = [[interest.topic_ids[topic] for topic in interest.topics_of(node)] for node in keep]
+    chosen = bl.Interest.from_lists(lists, node_ids=[interest.node_ids[node] for node in keep])
+    matrix = weights.matrix()[np.ix_(keep, keep)]
+    return wired(bl.link(chosen, bl.Weights.dense(matrix), "gm"))
+
+
+def nats(quick: bool) -> Section:
+    """A change of five NATS brokers by `deploy apply`: one joins, one leaves, the tree moves."""
+    section = Section("deploy apply on NATS: one of five brokers joins, one leaves, the tree moves")
+    programs = [os.environ.get("BROADLOOM_NATS_SERVER"), shutil.which("nats-server")]
+    for program in filter(None, programs):
+        for seed in range(1 if quick else 3):
+            row = _nats_change(program, seed)
+            section.rows.append(row)
+            section.claim(f"NATS {row['version']}, seed {seed}: doubled", row["doubled"], at_most=0)
+            section.claim(
+                f"NATS {row['version']}, seed {seed}: wrong afterwards", row["wrong afterwards"], at_most=0
+            )
+    return section
+
+
+def _nats_change(program: str, seed: int) -> dict[str, Any]:
+    """The counts of one change under load."""
+    target = target_named("nats")
+    with tempfile.TemporaryDirectory(prefix="broadloom-nats-") as folder:
+        with running_nats(program, Path(folder), "abcde") as sites:
+            fleet = nats_fleet(sites)
+            sides = []
+            for members in ("abcd", "bcde"):
+                interest = bl.Interest.from_lists([["x", "y", "z"]] * 4, node_ids=list(members))
+                weights = bl.workload.weights(nodes=4, kind="planar", seed=seed + ord(members[0]))
+                plan = bl.link(interest, weights, "grmaw")
+                settings = fleet_settings(fleet, plan)
+                wiring = target.adapt(wired(plan))
+                sides.append(Deployment(wiring, settings, export(wiring, target, settings)))
+            before, after = sides
+            none = Deployment(replace(before.wiring, links=()), before.settings, {})
+            journal = Path(folder) / "fleet.apply"
+            roll_out(none._replace(files=target.files(*none[:2])), before, target, fleet, journal)
+            clients = {name: NatsClient(sites[name], "xyz") for name in "bcd"}
+            try:
+                with NatsLoad(clients, 300.0) as load:
+                    start = time.monotonic()
+                    done = roll_out(before, after, target, fleet, journal)
+                    seconds = time.monotonic() - start
+                with NatsLoad(clients, 300.0) as calm:
+                    pass
+            finally:
+                for client in clients.values():
+                    client.close()
+            version = call_api(fleet.brokers["b"], "GET", "/varz")["version"]
+    counts = calm.counts()
+    return {
+        "version": version,
+        "seed": seed,
+        "restarts": len(set(done["restarts"]) & set("bcd")),
+        **load.counts(),
+        "seconds": seconds,
+        "seconds away": max(client.away for client in clients.values()),
+        "wrong afterwards": counts["lost"] + counts["doubled"],
+    }
 
 
 def loads(trees: list[Tree]) -> np.ndarray:
@@ -252,6 +326,7 @@ SECTIONS = {
     "apply": apply,
     "trees": trees,
     "rabbitmq": rabbitmq,
+    "nats": nats,
 }
 
 if __name__ == "__main__":

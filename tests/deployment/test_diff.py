@@ -1,6 +1,7 @@
 """Rollout of a change: no step loops, each broker restarts once, and nothing is lost."""
 
 import json
+import re
 from dataclasses import replace
 
 import networkx as nx
@@ -63,14 +64,14 @@ def test_sessions_are_opened_for_new_links_and_ended_for_old_ones(pair):
     assert opened <= {f"{owner}:{peer}" for owner, peer in after - before}
 
 
-@given(pairs(), st.booleans())
+@given(pairs(), st.booleans(), st.booleans())
 @settings(max_examples=60)
-def test_sessions_change_where_a_broker_runs_and_its_link_does_not(pair, at_once):
+def test_sessions_change_where_a_broker_runs_and_its_link_does_not(pair, at_once, by_hand):
     """At the peer while the owner is down; at the owner before it has the link or after it has removed it."""
     up = {link[:2] for link in pair[0].links}
     for batch in order(*pair, at_once):
         down, seen = set(), []
-        for action, broker, session in batch.actions():
+        for action, broker, session in batch.actions(by_hand):
             if session is None:
                 (down.add if action == "stop" else down.remove)(broker)
                 continue
@@ -82,22 +83,30 @@ def test_sessions_change_where_a_broker_runs_and_its_link_does_not(pair, at_once
             else:
                 assert session.owner in down or (session.owner, peer) not in up
         assert not down
-        assert sorted(seen) == sorted((*batch.opened, *batch.grown, *batch.shrunk, *batch.ended))
+        late = [session for _, session in batch.opened_late]
+        assert sorted(seen) == sorted((*batch.opened, *late, *batch.grown, *batch.shrunk, *batch.ended))
         up = {link[:2] for link in batch.links}
 
 
 @given(pairs())
 @settings(max_examples=40)
-def test_rabbitmq_adds_first_and_removes_what_is_not_needed(pair):
-    """All objects of the new plan exist, and none that both plans share was deleted."""
+def test_rabbitmq_adds_then_switches_and_then_removes_the_rest(pair):
+    """After the calls, each broker has what the calls of the new plan make, and nothing else."""
     old, new = pair
     lab = Settings(tls=False)
-    adds, removals = rabbitmq_federation.change(old, new, lab)
     for broker in {*old.brokers, *new.brokers}:
-        before, after = (rabbitmq_federation.calls(wiring, broker, lab) for wiring in pair)
-        made = {rabbitmq_federation.undone(call)["path"] for call in [*before, *adds.get(broker, [])]}
-        made -= {call["path"] for call in removals.get(broker, [])}
-        assert made == {rabbitmq_federation.undone(call)["path"] for call in after}
+        made = {call["path"]: call for call in puts(rabbitmq_federation.calls(old, broker, lab))}
+        for part in rabbitmq_federation.change(old, new, lab, lab):
+            for call in part.get(broker, []):
+                if call["method"] == "DELETE":
+                    del made[call["path"]]
+                elif call["method"] == "PUT":
+                    made[call["path"]] = call
+        assert made == {call["path"]: call for call in puts(rabbitmq_federation.calls(new, broker, lab))}
+
+
+def puts(calls):
+    return [call for call in calls if call["method"] == "PUT"]
 
 
 @given(pairs())
@@ -122,10 +131,9 @@ def test_brokers_whose_changes_would_close_a_ring_restart_in_order():
         Wiring(tuple("abc"), wants, {}, (ab, bc)), Wiring(tuple("abc"), wants, {}, (ab, ac))
     )
     assert (first.brokers, second.brokers) == (("b",), ("a",))
-    assert {(session.broker, session.client) for session in first.opened} == {
-        ("c", "r.broadloom-a:c"),
-        ("a", "l.broadloom-a:c"),
-    }
+    assert {(session.broker, session.client) for session in first.opened} == {("a", "l.broadloom-a:c")}
+    ((stopped, session),) = first.opened_late  # until then, the session of b-c at c queues
+    assert (stopped, session.broker, session.client) == ("b", "c", "r.broadloom-a:c")
     assert {(session.broker, session.client) for session in first.ended} == {
         ("c", "r.broadloom-b:c"),
         ("b", "l.broadloom-b:c"),
@@ -179,7 +187,9 @@ def test_diff_names_links_and_the_commands_for_their_sessions(run, two_plans):
     assert "  broadloom deploy session 5.example:8883 r.broadloom-0:5 --open=8 --qos 2" in lines
     assert "  broadloom deploy session 7.example:8883 r.broadloom-5:7 --end" in lines
     live = run("deploy", "diff", old, new, "--to", "rabbitmq")[1]
-    assert '  0: POST /api/bindings/%2F/e/amq.topic/e/broadloom.link.0%3A5 {"routing_key": "5"}\n' in live
+    assert re.search(
+        r'  0: POST /api/bindings/%2F/e/\S+\.tree/e/\S+\.link\.0%3A5 {"routing_key": "5"}\n', live
+    )
 
 
 def test_diff_refuses_plans_that_export_refuses(run, two_plans, tmp_path):
@@ -228,11 +238,16 @@ def test_a_login_in_an_address_is_never_printed(run, tmp_path):
     assert (code, "contains a login" in err, "secret" in out + err) == (2, True, False)
 
 
-def test_a_changed_address_is_one_call_in_rabbitmq(run, moved):
-    (step,) = json.loads(run("deploy", "diff", *moved, "--to", "rabbitmq", "--json")[1])["order"]
-    ((broker, (call,)),) = step["call"].items()
-    assert (broker, call["path"]) == ("1", "/api/parameters/federation-upstream/%2F/broadloom-2")
-    assert call["body"]["value"]["uri"].startswith("amqps://d.example:5671?")
+def test_a_changed_address_is_another_deployment_in_rabbitmq(run, moved):
+    """So the old links stay as they are until they are empty."""
+    add, switch, remove = json.loads(run("deploy", "diff", *moved, "--to", "rabbitmq", "--json")[1])["order"]
+    uris = [call["body"]["value"]["uri"] for call in add["call"]["1"] if "value" in call.get("body", {})]
+    assert any(uri.startswith("amqps://d.example:5671?") for uri in uris)
+    assert {call["path"] for calls in switch["call"].values() for call in calls} == {
+        "/api/policies/%2F/broadloom.switch"
+    }
+    assert {call["method"] for calls in remove["call"].values() for call in calls} == {"DELETE"}
+    assert remove["when"] == "when the queues of the old links are empty"
 
 
 def test_a_changed_address_restarts_both_ends_in_nats(run, moved):

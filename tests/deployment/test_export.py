@@ -141,28 +141,19 @@ def test_nats_server_accepts_the_exported_files(several, tmp_path):
         assert done.returncode == 0, done.stderr
 
 
-def test_rabbitmq_binds_both_directions():
+def test_rabbitmq_sends_from_one_end_and_takes_at_the_other():
     link_ = WiredLink("a", "b", ("x/+",), ())
     wiring = Wiring(("a", "b"), {}, {}, (link_,))
     a, b = (rabbitmq_federation.calls(wiring, broker, LAB) for broker in "ab")
-    assert [call["method"] for call in a] == ["PUT", "POST"]
-    assert a[1]["body"] == {"routing_key": "x.*"}
-    assert [call["path"].split("/")[2] for call in b] == ["exchanges", "parameters", "policies", "bindings"]
-    assert b[1]["body"]["value"]["uri"] == "amqp://a:5672"
-    assert rabbitmq_federation.undone(a[1])["path"] == a[1]["path"] + "/x.%252A"
+    keys = [
+        [call["body"]["routing_key"] for call in calls if "/e/amq.topic" in call["path"]] for calls in (a, b)
+    ]
+    assert keys == [["#"], ["x.*", "#"]]  # to the entry; and from the tree to the clients
+    (sent,) = (call for call in a if call["body"].get("routing_key") == "x.*")
+    assert sent["path"].endswith("link.a%3Ab")
+    assert [call["body"]["value"]["uri"] for call in b if "value" in call["body"]] == ["amqp://a:5672"]
+    assert not [call for call in a if "value" in call["body"]]
     assert json.loads(rabbitmq_federation.as_text(a)) == a
-
-
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [("x", "x"), ("a~b", "a%257Eb"), ("50%", "50%2525"), ("ü x", "%25C3%25BC%2520x"), ("", "~")],
-)
-def test_rabbitmq_deletes_a_binding_by_its_quoted_name(key, name):
-    made = {"method": "POST", "path": "/api/bindings/%2F/e/a/e/b", "body": {"routing_key": key}}
-    assert rabbitmq_federation.undone(made) == {
-        "method": "DELETE",
-        "path": f"/api/bindings/%2F/e/a/e/b/{name}",
-    }
 
 
 def test_an_unknown_target_is_refused_with_the_known_ones():

@@ -1,25 +1,34 @@
 """Real RabbitMQ nodes: trees that close rings, each delivery once, links as planned, a live change."""
 
 import json
+import random
 
 import pytest
 from injection_attempts import accepted
 
 import broadloom as bl
 from broadloom.deployment import (
+    Deployment,
+    FleetBroker,
+    FleetLogin,
     Publication,
     Settings,
     WiredLink,
     Wiring,
     plan_trees,
     removal,
+    roll_out,
     sample_messages,
     target_named,
     wire,
 )
-from broadloom.deployment.rehearsal import rabbitmq_lab, rehearse_rabbitmq
+from broadloom.deployment.apply import ChangeJournal, apply_change
+from broadloom.deployment.rabbitmq_control import RabbitChange, RabbitControl
+from broadloom.deployment.rehearsal import rabbitmq_lab, rehearse_live_change, rehearse_rabbitmq
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST
 from broadloom.deployment.rehearsal.rabbitmq_lab import RabbitLab
+from broadloom.deployment.rehearsal.rehearsals import change_under_load
 from broadloom.deployment.targets import rabbitmq_federation
 from certificates import authority
 
@@ -54,11 +63,22 @@ def test_everything_that_calls_make_can_be_deleted():
     with RabbitLab(alone) as lab:
         made = rabbitmq_federation.calls(wiring, "n", Settings(tls=False))
         lab.apply({"n": made})
-        assert len(lab.call("n", "GET", "/api/bindings/%2F/e/amq.topic/e/broadloom.link.n%3Am")) == len(odd)
-        lab.apply({"n": [rabbitmq_federation.undone(call) for call in reversed(made)]})
-        assert lab.call("n", "GET", "/api/parameters/federation-upstream") == []
-        names = {exchange["name"] for exchange in lab.call("n", "GET", "/api/exchanges")}
-        assert not [name for name in names if name.startswith("broadloom")]
+        tree = f"broadloom.{rabbitmq_federation.version(wiring, Settings(tls=False))}.tree"
+        assert len(lab.call("n", "GET", f"/api/bindings/%2F/e/{tree}/e/amq.topic")) == len(odd)
+        lab.apply({"n": rabbitmq_federation.removed(made)})
+        assert left_behind(lab, "n") == []
+
+
+def left_behind(lab, broker):
+    """What a node has of our links."""
+    kinds = ("exchanges", "queues", "policies", "parameters/federation-upstream")
+    found = [one["name"] for kind in kinds for one in lab.call(broker, "GET", f"/api/{kind}")]
+    bound = [
+        str(one)
+        for one in lab.call(broker, "GET", "/api/bindings")
+        if "broadloom" in one["source"] + one["destination"]
+    ]
+    return [name for name in found if "broadloom" in name] + bound
 
 
 def test_a_node_takes_hostile_texts_as_values_and_forgets_all_of_them():
@@ -137,27 +157,117 @@ def test_links_authenticate_by_certificates(tmp_path, monkeypatch):
     assert [counts[key] for key in ("expected", "missing", "duplicates", "unexpected")] == [20, 0, 0, 0]
 
 
+def applied(lab, old, new):
+    """A change from one wiring to another by the steps of `deploy apply`, and what takes them."""
+    change = RabbitChange(*(Deployment(wiring, lab.settings(), {}) for wiring in (old, new)))
+    return change, RabbitControl(change, lab.call, 60)
+
+
+class KilledError(Exception):
+    """The process is gone."""
+
+
+class KilledControl:
+    """A control whose process is killed after some calls of the API."""
+
+    def __init__(self, lab, change, calls):
+        self.lab = lab
+        self.left = calls
+        self.inner = RabbitControl(change, self.call, 60)
+
+    def call(self, *words):
+        """Call the API, or be killed."""
+        if self.left == 0:
+            raise KilledError
+        self.left -= 1
+        return self.lab.call(*words)
+
+    def take(self, step):
+        """Take a step."""
+        self.inner.take(step)
+
+
+def lab_fleet(lab):
+    """The fleet of the nodes, with their management APIs."""
+    login = FleetLogin("guest", password_env="RABBIT_TEST_PASSWORD")
+    return bl.Fleet(
+        [
+            FleetBroker(
+                name,
+                f"{HOST}:{mqtt}",
+                kind="rabbitmq",
+                tls=None,
+                subscriptions=f"http://{HOST}:{api}",
+                api_login=login,
+            )
+            for name, (_, api, mqtt, _) in lab._ports.items()
+        ]
+    )
+
+
+def test_a_change_under_load_loses_and_doubles_nothing_and_leaves_nothing_behind(tmp_path, monkeypatch):
+    """One broker joins, one leaves and trees move; then killed and resumed, and rolled back from anywhere."""
+    monkeypatch.setenv("RABBIT_TEST_PASSWORD", "guest")
+    names = tuple("abcd")
+    x, y, both = ("x",), ("y",), ("x", "y")
+    wants = {"a": x, "b": both, "c": both, "d": x}
+    old = Wiring(names, wants, {}, (WiredLink("a", "b", x, x), WiredLink("b", "c", both, both)))
+    new = Wiring(
+        names, wants, {}, (WiredLink("b", "c", y, y), WiredLink("b", "d", x, x), WiredLink("c", "d", x, x))
+    )
+    stable = Wiring(names, {"b": both, "c": both}, {}, ())
+    tally = DeliveryTally(stable)
+    with RabbitLab(stable) as lab:
+        change, control = applied(lab, old, new)
+        lab.apply(lab.calls(old))
+        lab.wait_until_linked(old)
+        control.check(change.steps())
+        with LabClients(lab.ports, tally.receive) as clients:
+            clients.subscribe({broker: list(stable.wants.get(broker, ())) for broker in names})
+            random_ = random.Random(1)
+
+            def there():
+                sides = (change.old, change.new)
+                counts = roll_out(*sides, target_named("rabbitmq"), lab_fleet(lab), tmp_path / "journal")
+                assert (counts["steps"], counts["restarts"]) == (len(change.steps()), [])
+
+            def killed_and_back():
+                """From the new deployment to the old one and back, killed at random calls."""
+                for turn, (one, two) in enumerate(((new, old), (old, new), (new, old), (old, new))):
+                    again, _ = applied(lab, one, two)
+                    journal = ChangeJournal(None)
+                    back = turn % 2 == 1
+                    calls = random_.randint(5, 60)
+                    try:
+                        apply_change(again, again.steps(), KilledControl(lab, again, calls), journal)
+                    except KilledError:
+                        apply_change(again, (), applied(lab, one, two)[1], journal, back=back)
+                        if back:
+                            apply_change(again, again.steps(), applied(lab, one, two)[1], ChangeJournal(None))
+
+            counts = change_under_load(clients, tally, 300, [there, killed_and_back])
+        after = counts["afterwards"]
+        assert (counts["lost"], counts["doubled"], counts["unexpected"]) == (0, 0, 0), counts
+        assert (after["missing"], after["duplicates"], after["unexpected"]) == (0, 0, 0), after
+        assert left_behind(lab, "a") == []
+        code = rabbitmq_federation.version(old, lab.settings())
+        assert not [name for broker in names for name in left_behind(lab, broker) if code in name]
+        none = Wiring(names, wants, {}, ())
+        change, control = applied(lab, new, none)
+        with pytest.raises(bl.InputError, match="give the plan in use"):
+            applied(lab, old, none)[1].check(applied(lab, old, none)[0].steps())
+        apply_change(change, change.steps(), control, ChangeJournal(None))
+        assert [left_behind(lab, broker) for broker in names] == [[]] * 4
+
+
 def test_a_live_change_with_a_broker_that_only_publishes():
-    """All links are added first and then removed; afterwards every message arrives once."""
+    """Afterwards every message arrives once."""
     plan = bl.link(bl.Interest.from_lists([["x", "y"], ["x", "y"], ["x"], []]), algorithm="gm")
     sent = [Publication(3, "x", 1.0)]
     old = wire(plan, plan_trees(plan, sent), sent)
     other = WiredLink("1", "2", ("x",), ("x", "y"))  # any broker can publish y, too
     new = Wiring(old.brokers, old.wants, old.publishes, (old.links[0], other, old.links[2]))
-    tally = DeliveryTally(old)
-    with RabbitLab(old) as lab:
-        lab.apply(lab.calls(old))
-        lab.wait_until_linked(old)
-        with LabClients(lab.ports, tally.receive) as clients:
-            clients.subscribe({broker: list(old.wants[broker]) for broker in old.brokers})
-            publish_all(clients, tally, sample_messages(old, 5))
-            settle(clients, tally)
-            adds, removals = rabbitmq_federation.change(old, new, lab.settings())
-            lab.apply(adds)
-            lab.wait_until_linked(new)
-            lab.apply(removals)
-            clients.run(lambda: False, 1)
-            publish_all(clients, tally, sample_messages(old, 5))
-            settle(clients, tally)
-    counts = tally.counts()
-    assert (counts["missing"], counts["duplicates"], counts["unexpected"]) == (0, 0, 0)
+    counts = rehearse_live_change(old, new)
+    after = counts["afterwards"]
+    assert (counts["lost"], counts["doubled"], counts["unexpected"]) == (0, 0, 0)
+    assert (after["missing"], after["duplicates"], after["unexpected"]) == (0, 0, 0)

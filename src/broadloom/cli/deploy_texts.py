@@ -65,7 +65,7 @@ def apply_text(record: Record) -> str:
     """The text about a change that was applied, or would be."""
     if "would" in record:
         lines = [f"{number:>3} {text}" for number, text in enumerate(record["would"], 1)]
-        return "\n".join([f"{len(lines):,} steps, none taken (dry run)", *lines])
+        return "\n".join([f"{len(lines):,} steps, none taken (dry run)", *record["notes"], *lines])
     if not record["steps"]:
         return "nothing changes"
     what = "rolled back" if record["rolled_back"] else "applied"
@@ -123,7 +123,9 @@ def _few(texts: Sequence[str]) -> str:
 
 def _step_text(step: Record) -> str:
     if "call" in step:
-        return f"{sum(map(len, step['call'].values())):,} calls at {len(step['call']):,} brokers, no restart"
+        count = sum(map(len, step["call"].values()))
+        when = f", {step['when']}" if "when" in step else ""
+        return f"{count:,} calls at {len(step['call']):,} brokers, no restart{when}"
     together = " together" if len(step["restart"]) > 1 else ""
     wait = f"; {step['cut']:,} deliveries wait for a later step" if step.get("cut") else ""
     moved = (

@@ -45,6 +45,10 @@ def init(
     config: Annotated[
         Texts, typer.Option(help="NAME=PATH of the broker's mosquitto.conf; repeatable.")
     ] = None,
+    leaf_listen: Annotated[
+        Texts,
+        typer.Option(help="NAME=HOST or NAME=HOST:PORT where a NATS broker listens for links; repeatable."),
+    ] = None,
     carry: Annotated[
         Texts, typer.Option(help="A topic filter that links carry; repeatable. Default: all.")
     ] = None,
@@ -81,6 +85,7 @@ def init(
         capacities=capacity or [],
         subscriptions=subscriptions or [],
         configs=config or [],
+        leaf_listens=leaf_listen or [],
         links=FleetLinks(tuple(carry) if carry else ("#",), publishers, max_degree),
         for_all=fields_for_all(ca, no_tls, user, password_file, password_env),
     )

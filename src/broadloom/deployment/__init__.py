@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from broadloom.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from broadloom.deployment.broker_api import api_url, call_api, request_from
     from broadloom.deployment.deployment_inputs import (
         LinkRequests,
         Publication,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
         save_export,
         target_named,
     )
-    from broadloom.deployment.fleet_control import roll_out
     from broadloom.deployment.fleet_file import (
         FLEET_FILE,
         Fleet,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         FleetTls,
     )
     from broadloom.deployment.fleet_hooks import FleetHooks
+    from broadloom.deployment.fleet_rollout import roll_out
     from broadloom.deployment.fleet_targets import (
         address_notes,
         bridge_secret,
@@ -95,7 +96,9 @@ __all__ = [
     "Wiring",
     "address_notes",
     "addresses_of",
+    "api_url",
     "bridge_secret",
+    "call_api",
     "carried_lines",
     "carried_record",
     "changes",
@@ -120,6 +123,7 @@ __all__ = [
     "read_publications",
     "removal",
     "replace_publishers",
+    "request_from",
     "roll_out",
     "safe_name",
     "sample_messages",
@@ -154,7 +158,9 @@ _MODULES = {
     "Wiring": "wiring",
     "address_notes": "fleet_targets",
     "addresses_of": "deployment_inputs",
+    "api_url": "broker_api",
     "bridge_secret": "fleet_targets",
+    "call_api": "broker_api",
     "carried_lines": "one_way_links",
     "carried_record": "one_way_links",
     "changes": "rollout",
@@ -179,7 +185,8 @@ _MODULES = {
     "read_publications": "deployment_inputs",
     "removal": "exports",
     "replace_publishers": "deployment_inputs",
-    "roll_out": "fleet_control",
+    "request_from": "broker_api",
+    "roll_out": "fleet_rollout",
     "safe_name": "deployment_inputs",
     "sample_messages": "wiring",
     "save_export": "exports",

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from broadloom.deployment.rollout import Batch, Deployment, LinkSession, order, restarting
 from broadloom.deployment.targets.mosquitto_bridges import local_id, remote_id
@@ -41,13 +41,26 @@ OLD, NEW = "old", "new"
 Message = tuple[str, bytes]  # topic and payload
 
 
+_LIVE_TEXTS = {
+    "add": "add the {side} links of {names}",
+    "probe": "wait until a mark has passed each of the {side} links",
+    "switch": "switch {names} to the {side} links",
+    "empty": "wait until the {side} links are empty",
+    "delete": "delete the {side} links of {names}",
+    "sweep": "delete what is left of the {side} links",
+    "reload": "reload {names} with the {side} links",
+}
+
+
 class ApplyStep(NamedTuple):
     """One step of a change.
 
     Attributes:
         action: "open", "close" or "end" sessions; "stop" a broker, "install" its links or "remove" them,
             "start" it; "wait" until the links of brokers are up; "watch" what arrives of topics whose
-            sessions will end, and "return" what waited in them and has not arrived.
+            sessions will end, and "return" what waited in them and has not arrived. While brokers run:
+            "add" links next to those in use, "probe" them, "switch" to them, "empty" the others, "delete"
+            them, and "sweep" what is left of them; or "reload" brokers.
         brokers: the brokers.
         sessions: the sessions.
         side: whose links are installed: those of the "old" or the "new" deployment.
@@ -77,6 +90,8 @@ class ApplyStep(NamedTuple):
             return "publish what waited in ended sessions and has not arrived"
         if self.action == "watch":
             return f"watch what arrives, for {len(self.sessions)} sessions that will end"
+        if self.action in _LIVE_TEXTS:
+            return _LIVE_TEXTS[self.action].format(names=names, side=self.side)
         if self.action == "install":
             return f"install the {self.side} links of {names}"
         if self.action == "remove":
@@ -140,6 +155,14 @@ class BrokerControl(Protocol):
 
     def publish(self, broker: str, messages: Sequence[Message]) -> None:
         """Publish messages at a broker."""
+
+
+@runtime_checkable
+class LiveControl(Protocol):
+    """What takes the steps of a change of brokers that run on; each step can be repeated."""
+
+    def take(self, step: ApplyStep) -> None:
+        """Take one step."""
 
 
 def change_steps(batches: Iterable[Batch], having: Collection[str], side: str = NEW) -> Iterator[ApplyStep]:
@@ -367,7 +390,7 @@ class ChangeJournal:
 def apply_change(
     change: DeploymentChange,
     steps: Sequence[ApplyStep],
-    control: BrokerControl,
+    control: BrokerControl | LiveControl,
     journal: ChangeJournal,
     back: bool = False,
     report: Callable[[str], None] = lambda _: None,
@@ -377,7 +400,7 @@ def apply_change(
     Args:
         change: the change.
         steps: its steps; a change that is under way goes on with those of the journal.
-        control: stops, configures and starts brokers.
+        control: stops, configures and starts brokers, or changes them while they run.
         journal: has the steps that are done.
         back: whether to go back to the old deployment.
         report: called with each step in words before it is taken.
@@ -393,7 +416,10 @@ def apply_change(
             text = steps[number].text()
             report(f"{number + 1}/{len(steps)} {text}")
             try:
-                _take(steps[number], change, control, journal)
+                if isinstance(control, LiveControl):
+                    control.take(steps[number])
+                else:
+                    _take(steps[number], change, control, journal)
             except UnreachableError as error:
                 raise UnreachableError(
                     f"step {number + 1} of {len(steps)} ({text}): {error}; mend it and run the same command "

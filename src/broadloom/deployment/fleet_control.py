@@ -8,21 +8,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from broadloom.deployment.apply import (
-    NEW,
-    OLD,
-    ApplyStep,
-    ChangeJournal,
-    DeploymentChange,
-    Message,
-    apply_change,
-)
-from broadloom.deployment.exports import Target
+from broadloom.deployment.apply import NEW, OLD, ApplyStep, DeploymentChange, Message
 from broadloom.deployment.fleet_file import Fleet, FleetBroker
 from broadloom.deployment.fleet_targets import fleet_access
-from broadloom.deployment.rollout import Deployment, LinkSession
+from broadloom.deployment.rollout import LinkSession
 from broadloom.deployment.targets.mosquitto_bridges import remote_id
 from broadloom.deployment.wiring import WiredLink
 from broadloom.errors import InputError, UnreachableError, error_from_os
@@ -44,71 +35,21 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0  # seconds for a broker to stop, to answer, or to have its links up
 PAUSE = 0.05
-JOURNAL = ".apply"  # suffix of the journal next to the fleet file
 CONNECT_SECONDS = 2.0
 FILE_MODE = 0o640  # of a new file: it can have passwords
 STATE = "$SYS/broker/connection/{}/state"
 _FAILED = 0x80
 
 
-def roll_out(
-    old: Deployment,
-    new: Deployment,
-    target: Target,
-    fleet: Fleet,
-    journal: Path | None = None,
-    at_once: bool = False,
-    dry_run: bool = False,
-    back: bool = False,
-    patience: float = PATIENCE,
-    report: Callable[[str], None] | None = None,
-) -> dict[str, Any]:
-    """Change the running brokers of a fleet from one deployment to another; returns counts.
-
-    Args:
-        old: the deployment in use.
-        new: the new one.
-        target: the kind of broker.
-        fleet: how to reach, stop and start the brokers.
-        journal: the file that records the steps; None: next to the fleet file, or the current folder.
-        at_once: whether to restart all changing brokers together.
-        dry_run: whether to return the steps that would be taken (`would`), and take none.
-        back: whether to go back to the old deployment, from wherever the change is.
-        patience: seconds for a broker to stop, to answer, or to have its links up.
-        report: called with each step in words before it is taken.
+def fleet_broker(fleet: Fleet, name: str) -> FleetBroker:
+    """A broker of a fleet.
 
     Raises:
-        InputError: the fleet file lacks a command, or another change is under way.
-        UnreachableError: a broker does not stop, start or answer; the same call goes on from there.
-        StorageError: the journal cannot be written.
+        InputError: the fleet does not have it.
     """
-    if target.name != "mosquitto":
-        raise InputError(
-            f"{target.name} brokers cannot be changed by apply yet; take the steps of: broadloom deploy diff"
-        )
-    change = DeploymentChange(old, new)
-    control = FleetControl(fleet, change, patience)
-    path = journal or Path(fleet.path or "fleet.toml").with_suffix(JOURNAL)
-    record = ChangeJournal(path if path.exists() or not dry_run else None)
-    try:
-        steps = change.steps(at_once)
-        if dry_run:
-            return {"would": _planned(change, steps, record, back)}
-        if record.digest is None and not back:
-            control.check([step.brokers[0] for step in steps if step.action == "stop"])
-        return apply_change(change, steps, control, record, back, report or (lambda _: None))
-    finally:
-        control.close()
-        record.close()
-
-
-def _planned(
-    change: DeploymentChange, steps: Sequence[ApplyStep], journal: ChangeJournal, back: bool
-) -> list[str]:
-    """The steps that a call would take, in words."""
-    if back and not journal.is_going_back:
-        return [step.text() for step in change.back_steps(journal.steps, journal.done)]
-    return [step.text() for step in (journal.steps or steps)[journal.done :]]
+    if name not in fleet.brokers:
+        raise InputError(f"{fleet.path or 'the fleet'} has no broker {name!r}; add it there")
+    return fleet.brokers[name]
 
 
 class FleetControl:
@@ -127,13 +68,14 @@ class FleetControl:
         self._qos = change.new.settings.qos
         self._witnesses: dict[str, ArrivalWitness] = {}
 
-    def check(self, brokers: Sequence[str]) -> None:
+    def check(self, steps: Sequence[ApplyStep]) -> None:
         """Check that each broker that restarts has the commands that it needs, and answers.
 
         Raises:
             InputError: a command is missing.
             UnreachableError: a broker does not answer.
         """
+        brokers = [step.brokers[0] for step in steps if step.action == "stop"]
         for name in brokers:
             broker = self._broker(name)
             hooks = broker.hooks
@@ -166,7 +108,7 @@ class FleetControl:
 
     def install(self, broker: str, side: str) -> None:
         """Write the links of a broker, those of the old or the new deployment."""
-        text = self._texts[side][broker]
+        text = self.text_of(broker, side)
         one = self._broker(broker)
         if one.hooks.path is not None:
             _write_private(Path(one.hooks.path), text)
@@ -175,6 +117,14 @@ class FleetControl:
             file = Path(folder) / "broadloom.conf"
             _write_private(file, text)
             one.hooks.run("install", self._values(one, str(file)))
+
+    def text_of(self, broker: str, side: str) -> str:
+        """The file with the links of a broker."""
+        return self._texts[side][broker]
+
+    def notes(self) -> list[str]:
+        """What the operator must know before the change."""
+        return []
 
     def remove(self, broker: str) -> None:
         """Remove the links of a broker."""
@@ -231,9 +181,7 @@ class FleetControl:
     # Details.
 
     def _broker(self, name: str) -> FleetBroker:
-        if name not in self._fleet.brokers:
-            raise InputError(f"{self._fleet.path or 'the fleet'} has no broker {name!r}; add it there")
-        return self._fleet.brokers[name]
+        return fleet_broker(self._fleet, name)
 
     @staticmethod
     def _values(broker: FleetBroker, file: str) -> Mapping[str, str]:

@@ -29,7 +29,7 @@ class FleetOptions:
         tls: `no`, `system`, or the file of a CA.
         logins: `USER:PASSWORD_FILE`, `USER:env:VARIABLE`, or `anonymous`.
         api_logins: the same for admin APIs.
-        sites, positions, capacities, subscriptions, configs: `NAME=VALUE` only.
+        sites, positions, capacities, subscriptions, configs, leaf_listens: `NAME=VALUE` only.
         links: what links carry.
         for_all: values of fields of all brokers, unless an option gives one for a broker.
     """
@@ -44,14 +44,16 @@ class FleetOptions:
     capacities: Iterable[str] = ()
     subscriptions: Iterable[str] = ()
     configs: Iterable[str] = ()
+    leaf_listens: Iterable[str] = ()
     links: FleetLinks = field(default_factory=FleetLinks)
     for_all: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def needs_brokers(self) -> bool:
         """Whether an option is about brokers, which must then be given too."""
-        about = (self.kinds, self.tls, self.logins, self.api_logins, self.sites, self.positions)
-        return any(map(list, (*about, self.capacities, self.subscriptions, self.configs, self.for_all)))
+        about: tuple[Iterable[Any], ...] = (self.kinds, self.tls, self.logins, self.api_logins, self.sites)
+        about += (self.positions, self.capacities, self.subscriptions, self.configs, self.leaf_listens)
+        return any(map(list, (*about, self.for_all)))
 
     def fleet(self) -> Fleet:
         """The fleet.
@@ -83,6 +85,7 @@ class FleetOptions:
             "capacity": _by_broker("--capacity", self.capacities, addresses, _number, shared=False),
             "subscriptions": self._sources(addresses),
             "config": _by_broker("--config", self.configs, addresses, absolute, shared=False),
+            "leaf_listen": _by_broker("--leaf-listen", self.leaf_listens, addresses, str, shared=False),
         }
         brokers = []
         for name, address in addresses.items():

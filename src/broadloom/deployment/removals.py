@@ -69,11 +69,11 @@ def rabbitmq_removal(wiring: Wiring, settings: Settings) -> dict[str, str]:
         >>> from broadloom.deployment.wiring import WiredLink
         >>> wiring = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", ("x",), ()),))
         >>> rabbitmq_removal(wiring, Settings(tls=False))["broker-a.json"].count("DELETE")
-        2
+        5
     """
     return {
         f"broker-{safe_name(broker)}.json": as_text(
-            map(rabbitmq_federation.undone, reversed(rabbitmq_federation.calls(wiring, broker, settings)))
+            rabbitmq_federation.removed(rabbitmq_federation.calls(wiring, broker, settings))
         )
         for broker in wiring.brokers
     }

@@ -6,9 +6,9 @@ So the brokers restart in batches that close no ring, first the batch that cuts 
 messages that a batch cuts off are queued: the session of each new link is opened before the old link goes,
 and the new link takes it over.
 
-RabbitMQ changes everything live, by its HTTP API, and never loops, so everything is added first and removed
-afterwards: a few messages arrive twice, none is lost. NATS needs restarts, and queues nothing for a link that
-is absent.
+RabbitMQ changes everything live, by its HTTP API: the new deployment is added next to the old one, each
+broker switches by one call, and the old deployment is removed when it is empty. NATS needs restarts, and
+queues nothing for a link that is absent.
 """
 
 from __future__ import annotations
@@ -83,6 +83,18 @@ class BatchAction(NamedTuple):
     session: LinkSession | None = None
 
 
+class LateSession(NamedTuple):
+    """A session to open while brokers restart.
+
+    Attributes:
+        broker: the broker that has stopped; or the broker of the session, which is back.
+        session: the session.
+    """
+
+    broker: str
+    session: LinkSession
+
+
 class Batch(NamedTuple):
     """Brokers that restart together.
 
@@ -91,6 +103,8 @@ class Batch(NamedTuple):
         links: all links of all brokers from then on.
         cut: how many deliveries, of one message per topic and broker, wait for a later batch.
         opened: sessions of new links to open before; they queue messages that old links no longer carry.
+        opened_late: such sessions that are opened when a broker has stopped, or as soon as it is back, if the
+            session of an old link queues these messages until then; so no message takes both links.
         grown: additional topic filters of links that stay, to subscribe while their owners are stopped.
         shrunk: dropped topic filters of links that stay, to unsubscribe while their owners are stopped.
         ended: sessions of removed links, to end while or after their owners restart.
@@ -103,9 +117,14 @@ class Batch(NamedTuple):
     grown: tuple[LinkSession, ...]
     shrunk: tuple[LinkSession, ...]
     ended: tuple[LinkSession, ...]
+    opened_late: tuple[LateSession, ...] = ()
 
-    def actions(self) -> Iterator[BatchAction]:
+    def actions(self, by_hand: bool = False) -> Iterator[BatchAction]:
         """The actions, in order.
+
+        Args:
+            by_hand: whether all sessions of new links are opened first. An operator takes more time for a
+                step, and does not keep what waits in a session that ends.
 
         The owner of a link, whose id sorts first, stops before its peer and starts after it: in between, the
         session at the peer is free to be changed. No filter is dropped before all others are queued: sessions
@@ -113,15 +132,19 @@ class Batch(NamedTuple):
         """
         restarting = set(self.brokers)
         opens = defaultdict[str, list[BatchAction]](list)
-        for session in self.grown:
-            opens[session.owner].append(BatchAction("open", session.broker, session))
         at_once: list[BatchAction] = []  # when all brokers have stopped
         when_back = defaultdict[str, list[BatchAction]](list)
+        for broker, session in () if by_hand else self.opened_late:
+            found = when_back if session.broker in restarting else opens
+            found[broker].append(BatchAction("open", session.broker, session))
+        for session in self.grown:
+            opens[session.owner].append(BatchAction("open", session.broker, session))
         for action, sessions in (("close", self.shrunk), ("end", self.ended)):
             for session in sessions:
-                found = when_back[session.broker] if session.broker in restarting else at_once
-                found.append(BatchAction(action, session.broker, session))
-        yield from (BatchAction("open", session.broker, session) for session in self.opened)
+                actions = when_back[session.broker] if session.broker in restarting else at_once
+                actions.append(BatchAction(action, session.broker, session))
+        first = [*self.opened, *(session for _, session in self.opened_late if by_hand)]
+        yield from (BatchAction("open", session.broker, session) for session in first)
         for broker in sorted(self.brokers):
             yield from (BatchAction("stop", broker), *opens[broker])
         yield from at_once
@@ -131,7 +154,10 @@ class Batch(NamedTuple):
     def record(self) -> dict[str, Any]:
         """The batch, ready for JSON."""
         names = ("opened", "grown", "shrunk", "ended")
-        sessions = {name: [session._asdict() for session in getattr(self, name)] for name in names}
+        sessions: dict[str, list[Any]] = {
+            name: [session._asdict() for session in getattr(self, name)] for name in names
+        }
+        sessions["opened_late"] = [session._asdict() for _, session in self.opened_late]
         return {"restart": list(self.brokers), "cut": self.cut, "sessions": sessions}
 
 
@@ -345,14 +371,18 @@ def _with_sessions(brokers: tuple[str, ...], before: Links, planner: _BatchPlann
     staying = _staying(before, after)
     old_links = {link[:2]: link for link in before}
     new_links = {link[:2]: link for link in after}
-    opened = []
+    opened: list[LinkSession] = []
+    late: list[LateSession] = []
+    restarts = _Restarts(brokers, before, after, staying)
     for link in goal:
         if link[:2] not in old_links:
             out, into = (
                 _cut_off(hop, dropped.intersection(filters), staying) for hop, filters in link.carried()
             )
-            opened += [_session_at_peer(link, into)] if into else []
-            opened += [_session_at_owner(link, out)] if out else []
+            for session in (_session_at_peer(link, into), _session_at_owner(link, out)):
+                early, others = restarts.split(session, link)
+                opened += early
+                late += others
     grown: list[LinkSession] = []
     shrunk: list[LinkSession] = []
     ended: list[LinkSession] = []
@@ -363,7 +393,60 @@ def _with_sessions(brokers: tuple[str, ...], before: Links, planner: _BatchPlann
         for one, other, found in ((link, new_links[ends], shrunk), (new_links[ends], link, grown)):
             if difference := tuple(sorted(set(one.into) - set(other.into))):
                 found.append(_session_at_peer(link, difference))
-    return Batch(brokers, after, planner.cut, tuple(opened), tuple(grown), tuple(shrunk), tuple(ended))
+    return Batch(
+        brokers,
+        after,
+        planner.cut,
+        tuple(opened),
+        tuple(grown),
+        tuple(shrunk),
+        tuple(ended),
+        tuple(late),
+    )
+
+
+class _Restarts:
+    """When the session of a new link can be opened so that old and new links carry different messages.
+
+    The session of an old link queues messages from the moment at which the link is down until it ends. So
+    the session of a new link can be opened in between: at a broker whose messages still get to the end of
+    the old link that runs on, as soon as the other end has stopped; at a broker that restarts and had the old
+    link itself, as soon as it is back. A broker that restarts with the new link opens its session itself.
+    """
+
+    def __init__(self, brokers: tuple[str, ...], before: Links, after: Links, staying: Wiring) -> None:
+        self._restarting = set(brokers)
+        self._own = {link[:2] for link in after if link.owner in self._restarting}
+        kept = {hop: set(filters) for link in after for hop, filters in link.carried()}
+        self._dropped = defaultdict[str, list[Hop]](list)  # the hops that no longer carry a topic filter
+        for link in before:
+            for hop, filters in link.carried():
+                for text in set(filters).difference(kept.get(hop, ())):
+                    self._dropped[text].append(hop)
+        running = [link for link in staying.links if not self._restarting.intersection(link[:2])]
+        self._running = Wiring((), {}, {}, tuple(running))
+
+    def split(self, session: LinkSession, link: WiredLink) -> tuple[list[LinkSession], list[LateSession]]:
+        """The parts of a session to open before the batch, and those to open later."""
+        if session.broker == link.owner and link[:2] in self._own:
+            return [], []
+        parts = defaultdict[str | None, list[str]](list)
+        for text in session.filters:
+            parts[self._after(session.broker, text)].append(text)
+        late = [
+            LateSession(broker, session._replace(filters=tuple(texts)))
+            for broker, texts in parts.items()
+            if broker is not None
+        ]
+        return [session._replace(filters=tuple(parts[None]))] if parts[None] else [], late
+
+    def _after(self, broker: str, text: str) -> str | None:
+        """The broker after whose stop or start a topic filter can be opened; None: before the batch."""
+        hops = sorted(self._dropped[text], key=lambda hop: hop[1])
+        if broker in self._restarting:
+            return broker if any(start == broker for start, _ in hops) else None
+        reached = {broker, *delivery_hops(self._running, SampleMessage(broker, text))}
+        return next((end for start, end in hops if start in reached and end in self._restarting), None)
 
 
 def _session_at_peer(link: WiredLink, filters: tuple[str, ...] = ()) -> LinkSession:
@@ -457,7 +540,7 @@ def mosquitto_steps(old: Deployment, new: Deployment, at_once: bool) -> list[Rol
 def _commands(batch: Batch, old: Deployment, new: Deployment) -> Iterator[str]:
     """The commands of a batch for an operator; work at the broker's own machine is a comment."""
     file_of = dict(zip(new.wiring.brokers, new.files, strict=True))
-    for action, broker, session in batch.actions():
+    for action, broker, session in batch.actions(by_hand=True):
         if session is not None:
             deployment = new if broker in file_of else old
             yield session_command(session, action, deployment.settings)
@@ -490,11 +573,16 @@ def session_command(session: LinkSession, action: str, settings: Settings) -> st
 
 
 def rabbitmq_steps(old: Deployment, new: Deployment, at_once: bool) -> list[RolloutStep]:
-    """All calls that add, at all brokers, and then all calls that remove; nothing restarts."""
+    """The calls that add the new deployment, that switch to it, and that remove the old one; no restart."""
     if at_once:
         raise InputError("--at-once does not apply to RabbitMQ, which restarts no broker; leave it out")
     parts = rabbitmq_federation.change(old.wiring, new.wiring, old.settings, new.settings)
-    return [{"restart": [], "call": calls} for calls in parts if calls]
+    when = ("", "when all links of the step before are up", "when the queues of the old links are empty")
+    return [
+        {"restart": [], "call": calls} | ({"when": text} if text else {})
+        for calls, text in zip(parts, when, strict=True)
+        if calls
+    ]
 
 
 def nats_steps(old: Deployment, new: Deployment, at_once: bool) -> list[RolloutStep]:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import http.client
 import json
-import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from broadloom.deployment import FleetBroker
+from broadloom.deployment import FleetBroker, api_url, request_from
 from broadloom.discovery.doctor_report import ADVICE, MUST_CHANGE, OK, Finding
 from broadloom.discovery.existing_links import ExistingLink
 from broadloom.errors import BroadloomError, UnreachableError
-from broadloom.mqtt.endpoint import Address, tls_context
+from broadloom.mqtt.endpoint import Address
 
-API_SECONDS = 10.0
-LARGEST_ANSWER = 256 << 20  # bytes
 OVERVIEWS = {"nats": "/varz", "rabbitmq": "/api/overview", "emqx": "/api/v5/nodes"}
 _PORTS = {"rabbitmq": 5672, "emqx": 1883}
 
@@ -62,11 +55,6 @@ class ApiLink:
     link: ExistingLink
     peer: str | Address
     any_port: bool = False
-
-
-def api_url(broker: FleetBroker) -> str | None:
-    """The URL of a broker's admin API, if its `subscriptions` have one."""
-    return next((source for source in broker.subscription_sources() if "://" in source), None)
 
 
 async def read_api(broker: FleetBroker) -> ApiFacts:
@@ -179,40 +167,14 @@ def get_document(broker: FleetBroker, url: str) -> tuple[Any, str | None]:
         InputError: the secret of the login cannot be used.
         UnreachableError: the API does not answer, or not with such a document.
     """
-    where = url.partition("?")[0]
-    request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310
-    if broker.api_login is not None:
-        pair = f"{broker.api_login.user}:{broker.api_login.password()}".encode()
-        # Not sent to another host after a redirection.
-        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair).decode()}")
-    try:
-        with urllib.request.urlopen(request, timeout=API_SECONDS, context=_context(broker, url)) as answer:  # noqa: S310
-            text = answer.read(LARGEST_ANSWER + 1)
-            date = answer.headers.get("Date")
-    except urllib.error.HTTPError as error:
-        advice = {401: "; set api_login", 403: "; the user of api_login lacks the right to read it"}
-        raise UnreachableError(f"{where} answers {error.code}{advice.get(error.code, '')}") from error
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise UnreachableError(
-            f"{where} does not answer: {str(reason) or type(error).__name__:.100}"
-        ) from error
-    if len(text) > LARGEST_ANSWER:
-        raise UnreachableError(
-            f"{where} answers with more than {LARGEST_ANSWER >> 20} MiB; save it as a file"
-        )
+    text, date = request_from(broker, url)
     try:
         return json.loads(text), date
     except ValueError as error:
+        where = url.partition("?")[0]
         raise UnreachableError(
             f"{where} does not answer with JSON; is it the API of {broker.kind}?"
         ) from error
-
-
-def _context(broker: FleetBroker, url: str) -> ssl.SSLContext | None:
-    if not url.startswith("https:"):
-        return None
-    return tls_context(broker.tls.ca if broker.tls is not None else None)
 
 
 def _skew(date: str | None) -> float | None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from broadloom.checks import check_flag, check_path
-from broadloom.deployment import Fleet, FleetBroker
-from broadloom.discovery.admin_apis import ApiFacts, api_url, read_api
+from broadloom.deployment import Fleet, FleetBroker, api_url
+from broadloom.discovery.admin_apis import ApiFacts, read_api
 from broadloom.discovery.broker_probes import GOOD_QUEUE, MqttProbe
 from broadloom.discovery.doctor_report import ADVICE, MUST_CHANGE, NOT_SEEN, OK, DoctorReport, Finding
 from broadloom.discovery.existing_links import (

@@ -10,6 +10,8 @@ from broadloom.model import Reason
 _MQTT_QUEUE = re.compile(r"mqtt-subscription-(.*)qos[01]")
 # Exchanges that every broker has and that do not route by topic; the first is the default exchange.
 _NOT_BY_TOPIC = {"", "amq.direct", "amq.fanout", "amq.headers", "amq.match"}
+# The beginnings of the names of exchanges and queues of our links.
+_OWN = ("broadloom.", "federation: broadloom.", "tco.link.")
 _TO_MQTT = str.maketrans("./*", "/.+")
 
 
@@ -47,10 +49,11 @@ def to_mqtt(key: str) -> str:
 def _row(binding: dict[str, Any], not_by_topic: set[str]) -> DumpRow:
     queue = string(binding, "destination")
     key = string(binding, "routing_key")
+    ends = (queue or "", string(binding, "source") or "")
+    if any(name.startswith(_OWN) for name in ends):
+        return DumpRow(raw(binding), None, queue, key, Reason.OWN)
     if binding.get("destination_type") == "exchange":
-        own = (queue or "").startswith(("tco.link.", "broadloom.link."))
-        reason = Reason.OWN if own else Reason.BETWEEN_EXCHANGES
-        return DumpRow(raw(binding), None, queue, key, reason)
+        return DumpRow(raw(binding), None, queue, key, Reason.BETWEEN_EXCHANGES)
     if binding.get("source", "amq.topic") in not_by_topic:
         return DumpRow(raw(binding), None, queue, key, Reason.NO_TOPIC_EXCHANGE)
     mqtt = _MQTT_QUEUE.fullmatch(queue or "")

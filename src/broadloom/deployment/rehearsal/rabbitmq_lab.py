@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -10,14 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from broadloom.deployment.broker_api import request
 from broadloom.deployment.deployment_inputs import Settings, safe_name
 from broadloom.deployment.rehearsal.mosquitto_lab import (
     HOST,
@@ -38,6 +36,7 @@ SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 START_SECONDS = 240.0
 LINK_SECONDS = 60.0
 STATISTICS_SECONDS = 20.0
+LOGIN = ("guest", "guest")  # the default login of a new node, on loopback only
 MOST_NODES = 8  # each takes about 140 MiB and ten seconds of CPU to start
 
 _PLUGINS = "[rabbitmq_management,rabbitmq_mqtt,rabbitmq_federation].\n"
@@ -89,12 +88,7 @@ class RabbitLab(BrokerLab):
     def call(self, broker: str, method: str, path: str, body: object = None) -> Any:
         """Call the HTTP API of a node."""
         url = f"http://{HOST}:{self._ports[broker][1]}{path}"
-        data = None if body is None else json.dumps(body).encode()
-        login = base64.b64encode(b"guest:guest").decode()  # the default login of a new node, on loopback only
-        headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
-        request = urllib.request.Request(url, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-            text = answer.read()
+        text, _ = request(url, method, body, LOGIN)
         return json.loads(text) if text else None
 
     def calls(self, wiring: Wiring) -> rabbitmq_federation.CallsAt:
@@ -107,13 +101,7 @@ class RabbitLab(BrokerLab):
         """Make calls at nodes."""
         for broker, listed in calls.items():
             for call in listed:
-                try:
-                    self.call(broker, call["method"], call["path"], call.get("body"))
-                except urllib.error.HTTPError as error:
-                    raise UnreachableError(
-                        f"the node of {broker!r} refused {call['method']} {call['path']}: {error.code} "
-                        f"{error.reason}"
-                    ) from error
+                self.call(broker, call["method"], call["path"], call.get("body"))
 
     def settings(self) -> Settings:
         """The addresses of the nodes."""
@@ -121,20 +109,15 @@ class RabbitLab(BrokerLab):
         return Settings(addresses=addresses, tls=False)
 
     def wait_until_linked(self, wiring: Wiring) -> None:
-        """Wait until every upstream has the bindings of its downstream."""
-        carried = [(hop, link, texts) for link in wiring.links for hop, texts in link.carried() if texts]
+        """Wait until every upstream hands messages to its downstream."""
+        code = rabbitmq_federation.version(wiring, self.settings())
+        carried = [(hop, link) for link in wiring.links for hop, texts in link.carried() if texts]
 
         def linked() -> bool:
-            for (start, _), link, texts in carried:
-                path = (
-                    f"/api/exchanges/%2F/{quote(rabbitmq_federation.exchange(link), safe='')}/bindings/source"
-                )
-                federated = (
-                    one["routing_key"]
-                    for one in self.call(start, "GET", path)
-                    if one["destination"] != rabbitmq_federation.CLIENTS
-                )
-                if not {rabbitmq_federation.routing_key(text) for text in texts} <= set(federated):
+            for (start, _), link in carried:
+                name = quote(rabbitmq_federation.exchange(link, code), safe="")
+                bound = self.call(start, "GET", f"/api/exchanges/%2F/{name}/bindings/source")
+                if not any(one["destination"].startswith("federation: ") for one in bound):
                     return False
             return True
 
@@ -143,8 +126,9 @@ class RabbitLab(BrokerLab):
     def on_links(self, wiring: Wiring) -> Counter[Hop]:
         """The number of messages on each hop."""
         crossed: Counter[Hop] = Counter()
+        code = rabbitmq_federation.version(wiring, self.settings())
         names = {
-            f"federation: {rabbitmq_federation.exchange(link)} -> {_cluster(end)}": (start, end)
+            f"federation: {rabbitmq_federation.exchange(link, code)} -> {_cluster(end)}": (start, end)
             for link in wiring.links
             for (start, end), _ in link.carried()
         }
@@ -185,7 +169,7 @@ class RabbitLab(BrokerLab):
             raise UnreachableError(f"a node ended; the end of its log: {log_end(self._folder / 'output')}")
         try:
             self.call(broker, "GET", "/api/overview")
-        except (urllib.error.URLError, OSError):
+        except UnreachableError:
             return False
         return listens(self.ports[broker])
 

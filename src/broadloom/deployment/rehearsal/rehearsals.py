@@ -13,6 +13,7 @@ from typing import Any
 
 from broadloom.deployment.apply import NEW, OLD, ChangeJournal, DeploymentChange, Message, apply_change
 from broadloom.deployment.deployment_inputs import Publication, Settings
+from broadloom.deployment.rabbitmq_control import RabbitChange, RabbitControl
 from broadloom.deployment.rehearsal.delivery_counts import (
     PAYLOAD_BYTES,
     POLL_SECONDS,
@@ -27,9 +28,9 @@ from broadloom.deployment.rehearsal.delivery_counts import (
     wait_until_quiet,
 )
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, packet_size
-from broadloom.deployment.rehearsal.rabbitmq_lab import STATISTICS_SECONDS, RabbitLab
+from broadloom.deployment.rehearsal.rabbitmq_lab import LINK_SECONDS, STATISTICS_SECONDS, RabbitLab
 from broadloom.deployment.rollout import Deployment, LinkSession, common
-from broadloom.deployment.targets import mosquitto_bridges, rabbitmq_federation
+from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.deployment.targets.mosquitto_bridges import MESH, local_id, remote_id
 from broadloom.deployment.wiring import (
     ALTERNATIVES,
@@ -463,22 +464,19 @@ class LabControl:
 
 
 def rehearse_live_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[str, Any]:
-    """As `rehearse_change`, on RabbitMQ, which restarts nothing: all links are added, then removed."""
+    """As `rehearse_change`, on RabbitMQ, which restarts nothing."""
     stable = common(old, new)
     tally = DeliveryTally(stable)
     lab = RabbitLab(stable)
-    adds, removals = rabbitmq_federation.change(old, new, lab.settings())
-
-    def add() -> None:
-        lab.apply(adds)
-        lab.wait_until_linked(new)
-
+    change = RabbitChange(*(Deployment(wiring, lab.settings(), {}) for wiring in (old, new)))
+    control = RabbitControl(change, lab.call, LINK_SECONDS)
+    work = partial(apply_change, change, change.steps(), control, ChangeJournal(None))
     with lab, LabClients(lab.ports, tally.receive) as clients:
         lab.apply(lab.calls(old))
         lab.wait_until_linked(old)
         clients.subscribe(subscriptions(stable))
-        counts = change_under_load(clients, tally, rate, [add, partial(lab.apply, removals)])
-    return counts | {"batches": 2, "restarts": 0}
+        counts = change_under_load(clients, tally, rate, [work])
+    return counts | {"batches": 1, "restarts": 0}
 
 
 def change_under_load(

@@ -3,6 +3,9 @@
 The leaf links of one account must form a tree, and NATS carries every subject of the account over it. So
 trees share an account only if together they close no ring; otherwise there are several accounts, each with a
 set of trees that closes no ring, and clients log in once per account.
+
+Every broker with links listens for more: NATS 2.14 and later open and close links when they read their
+configuration again, but a listener only when they start.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
         # Links of broker 'a', written by broadloom; include it from nats-server.conf.
         leafnodes {
           no_advertise: true
+          listen: "a:7422"
           remotes: [
             { url: "nats-leaf://b:7422" }  # broadloom-a:b
           ]
@@ -169,20 +173,25 @@ def _links_by_group(wiring: Wiring) -> dict[Filters, set[Hop]]:
     return {tuple(group): set().union(*(links_of[text] for text in group)) for group in members.values()}
 
 
-def _broker_file(wiring: Wiring, broker: str, accounts: list[list[str]], settings: Settings) -> str:
+def _broker_file(
+    wiring: Wiring, broker: str, accounts: list[list[str]], settings: Settings, listens: bool = False
+) -> str:
     lines = [f"# Links of broker {broker!a}, written by broadloom; include it from nats-server.conf."]
     several = len(accounts) > 1
     own = [link for link in wiring.links if link.owner == broker]
-    is_peer = any(link.peer == broker for link in wiring.links)
     lines += _accounts(accounts) if several else []
-    if own or is_peer:
-        lines += ["leafnodes {", "  no_advertise: true"]
-        lines += _listener(broker, settings, not several) if is_peer else []
+    if listens or any(broker in link[:2] for link in wiring.links):
+        lines += ["leafnodes {", "  no_advertise: true", *_listener(broker, settings, not several)]
         lines += ["  remotes: ["]
         for link in own:
             lines += _remotes(link, accounts if several else [], settings)
         lines += ["  ]", "}"]
     return "\n".join(lines) + "\n"
+
+
+def listening_file(wiring: Wiring, broker: str, settings: Settings) -> str:
+    """The file of a broker that listens for links, even if it has none; all topics are in one account."""
+    return _broker_file(wiring, broker, [], settings, listens=True)
 
 
 def listen_address(broker: str, settings: Settings) -> Address:

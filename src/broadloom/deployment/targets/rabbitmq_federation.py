@@ -1,11 +1,23 @@
 """RabbitMQ target: one list of HTTP API calls per broker, for exchanges that are federated along the links.
 
-Each link has its own topic exchange at both ends, and each of the two has the other as its upstream.
-Bindings with `amq.topic`, the exchange of MQTT clients, select the topics of the link. Nothing restarts.
+A deployment is a set of exchanges and queues whose names have its version, a code of its links. So two
+deployments can exist at the same time, and messages of one never enter the other:
+
+- `amq.topic`, the exchange of MQTT clients, hands all messages to `broadloom.entry`, which stops those that
+  came over a link, and the others to `broadloom.switch`. The alternate exchange of the switch is the tree of
+  the deployment in use, by a policy: one call moves a broker from one deployment to another, and each message
+  takes exactly one of them.
+- `broadloom.VERSION.tree` selects by topic: to the exchange of each link, and to `amq.topic`.
+- `broadloom.VERSION.link.A:B`, at both ends of a link, has the one at the other end as its upstream. What
+  comes over it goes to `broadloom.VERSION.arrivals`, and from there to the tree; marks, which show that a
+  link works or is empty, go to the queue `broadloom.VERSION.marks` instead.
+
+RabbitMQ visits each exchange at most once per message, and federation brings no message back.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import defaultdict
@@ -24,6 +36,11 @@ from broadloom.errors import InputError
 PORT, TLS_PORT = 5672, 5671
 CERTIFICATES = "/etc/rabbitmq/certs"
 CLIENTS = "amq.topic"  # the exchange of MQTT clients
+ENTRY, SWITCH = "broadloom.entry", "broadloom.switch"
+FRESH_ONLY = "x-federation-upstream"  # exchange type of the plugin: stops what federation has brought
+MARK = "broadloom-mark"  # header of a message that shows the state of a link
+PRIORITY = 100  # of policies, above those of an operator that match any name
+LAYOUT = 1  # of exchanges and queues; another one gives another version
 LONGEST_KEY = 255  # bytes; limit of AMQP
 
 
@@ -35,12 +52,8 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
 
     Examples:
         >>> wiring = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", ("x",), ()),))
-        >>> print(files(wiring, Settings(tls=False))["broker-a.json"])
-        [
-        {"body": {"durable": true, "type": "topic"}, "method": "PUT", "path": "/api/exchanges/%2F/...a%3Ab"},
-        {"body": {"routing_key": "x"}, "method": "POST", "path": "/api/bindings/%2F/e/amq.topic/e/...a%3Ab"}
-        ]
-        <BLANKLINE>
+        >>> print(files(wiring, Settings(tls=False))["broker-a.json"].splitlines()[1])
+        {"body": {"durable": true, "type": "topic"}, "method": "PUT", "path": "/api/exchanges/%2F/...tree"},
     """
     return {
         f"broker-{safe_name(broker)}.json": as_text(calls(wiring, broker, settings))
@@ -49,22 +62,78 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
 
 
 def calls(wiring: Wiring, broker: str, settings: Settings) -> list[Call]:
-    """The calls at one broker, in order."""
-    listed: list[Call] = []
-    for link in wiring.links:
-        if broker in (link.owner, link.peer):
-            out, into = (link.out, link.into) if link.owner == broker else (link.into, link.out)
-            other = link.peer if link.owner == broker else link.owner
-            listed.append(_put("exchanges", exchange(link), {"type": "topic", "durable": True}))
-            if into:
-                listed += _upstream(link, other, settings, max_hops(wiring))
-            listed += [_bind(exchange(link), CLIENTS, text) for text in into]
-            listed += [_bind(CLIENTS, exchange(link), text) for text in out]
-    return listed
+    """The calls at one broker, in order: its part of the deployment, and then its use."""
+    made = version_calls(wiring, broker, settings)
+    return [*made, *entry_calls(), switch_call(wiring, settings)] if made else []
+
+
+def version(wiring: Wiring, settings: Settings) -> str:
+    """The code of a deployment, in the names of everything that belongs to it: of its links and addresses.
+
+    Examples:
+        >>> version(Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", ("x",), ()),)), Settings(tls=False))
+        '9aee7bdd'
+    """
+    ends = sorted({end for link in wiring.links for end in link[:2]})
+    addresses = {end: (settings.address_of(end), settings.tls) for end in ends}
+    text = json.dumps([LAYOUT, [list(link) for link in sorted(wiring.links)], addresses], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def version_calls(wiring: Wiring, broker: str, settings: Settings) -> list[Call]:
+    """The calls that make one broker's part of a deployment, which is not in use yet."""
+    own = [link for link in wiring.links if broker in link[:2]]
+    if not own:
+        return []
+    code = version(wiring, settings)
+    tree, arrivals, marks = (f"broadloom.{code}.{name}" for name in ("tree", "arrivals", "marks"))
+    listed = [_put("exchanges", tree, {"type": "topic", "durable": True})]
+    sides = [(link, *_sides(link, broker)) for link in own]
+    if any(into for *_, into in sides):
+        body = {"type": "headers", "durable": True, "arguments": {"alternate-exchange": tree}}
+        listed.append(_put("exchanges", arrivals, body))
+        listed.append(_put("queues", marks, {"durable": True}))
+        listed.append(_bind(arrivals, marks, "", {"x-match": "all", MARK: "1"}, kind="q"))
+    for link, other, out, into in sides:
+        name = exchange(link, code)
+        listed.append(_put("exchanges", name, {"type": "fanout", "durable": True}))
+        listed += [_bind(tree, name, routing_key(text)) for text in out]
+        if into:
+            listed += [*_upstream(name, code, other, settings, max_hops(wiring)), _bind(name, arrivals, "")]
+    delivered = sorted({text for *_, into in sides for text in into})
+    return [*listed, *(_bind(tree, CLIENTS, routing_key(text)) for text in delivered)]
+
+
+def _sides(link: WiredLink, broker: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The other end of a link, what a broker sends over it, and what comes."""
+    if link.owner == broker:
+        return link.peer, link.out, link.into
+    return link.owner, link.into, link.out
+
+
+def entry_calls() -> list[Call]:
+    """The calls that hand what clients publish to the switch, which drops it if no deployment is in use."""
+    return [
+        _put("exchanges", ENTRY, {"type": FRESH_ONLY, "durable": True, "arguments": {"x-max-hops": 1}}),
+        _put("exchanges", SWITCH, {"type": "fanout", "durable": True}),
+        _bind(ENTRY, SWITCH, ""),
+        _bind(CLIENTS, ENTRY, "#"),
+    ]
+
+
+def switch_call(wiring: Wiring, settings: Settings) -> Call:
+    """The call that makes a broker use a deployment, instead of any other."""
+    body = {
+        "pattern": f"^{re.escape(SWITCH)}$",
+        "apply-to": "exchanges",
+        "priority": PRIORITY,
+        "definition": {"alternate-exchange": f"broadloom.{version(wiring, settings)}.tree"},
+    }
+    return _put("policies", SWITCH, body)
 
 
 def max_hops(wiring: Wiring) -> int:
-    """A limit above the length of any tree, rounded up, since a change of it would restart all links.
+    """A limit above the length of any tree.
 
     Examples:
         >>> max_hops(Wiring(tuple("abcdefghijk"), {}, {}, ()))
@@ -73,9 +142,9 @@ def max_hops(wiring: Wiring) -> int:
     return max(8, 1 << (len(wiring.brokers) - 1).bit_length())
 
 
-def exchange(link: WiredLink) -> str:
-    """The name of the exchange of a link, at both ends."""
-    return f"broadloom.link.{safe_name(link.owner)}:{safe_name(link.peer)}"
+def exchange(link: WiredLink, code: str) -> str:
+    """The name of the exchange of a link in a deployment, at both ends."""
+    return f"broadloom.{code}.link.{safe_name(link.owner)}:{safe_name(link.peer)}"
 
 
 def routing_key(text: str) -> str:
@@ -97,57 +166,52 @@ def routing_key(text: str) -> str:
     return key
 
 
-def change(
-    old: Wiring, new: Wiring, settings: Settings, later: Settings | None = None
-) -> tuple[CallsAt, CallsAt]:
-    """The calls at each broker that add the new links, and those that then remove the old ones.
+def change(old: Wiring, new: Wiring, before: Settings, after: Settings) -> tuple[CallsAt, CallsAt, CallsAt]:
+    """The calls at each broker that add a deployment, that switch to it, and that then remove the old one.
 
     Args:
         old: the present wiring.
         new: the new wiring.
-        settings: the addresses of brokers.
-        later: their new addresses, if these change too.
+        before: the present settings.
+        after: the new settings.
 
     Examples:
         >>> one, two = (Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", (x,), ()),)) for x in "xy")
-        >>> add, remove = change(one, two, Settings(tls=False))
-        >>> add["a"][0]["body"], remove["a"][0]["method"]
-        ({'routing_key': 'y'}, 'DELETE')
+        >>> lab = Settings(tls=False)
+        >>> [calls["a"][0]["method"] for calls in change(one, two, lab, lab)]
+        ['PUT', 'PUT', 'DELETE']
     """
     adds: CallsAt = {}
+    switches: CallsAt = {}
     removals: CallsAt = {}
+    same = version(old, before) == version(new, after)
     for broker in dict.fromkeys((*old.brokers, *new.brokers)):
-        before = calls(old, broker, settings)
-        after = calls(new, broker, later or settings)
-        kept = {_object_of(call) for call in after}
-        added = [call for call in after if call not in before]
-        removed = [undone(call) for call in reversed(before) if _object_of(call) not in kept]
-        if added:
-            adds[broker] = added
-        if removed:
-            removals[broker] = removed
-    return adds, removals
+        was = version_calls(old, broker, before)
+        made = version_calls(new, broker, after)
+        if same:
+            adds[broker] = [call for call in made if call not in was]
+            continue
+        adds[broker] = [*made, *(() if was or not made else entry_calls())]
+        use = switch_call(new, after)
+        switches[broker] = [use] if made else removed([use]) if was else []
+        removals[broker] = removed([*was, *(() if made or not was else entry_calls())])
+    without_empty = [{name: one for name, one in part.items() if one} for part in (adds, switches, removals)]
+    return without_empty[0], without_empty[1], without_empty[2]
 
 
-def _object_of(call: Call) -> tuple[str, str | None]:
-    """The identity of the object that a call creates; a later call can change its settings."""
-    return call["path"], call["body"].get("routing_key")
+def removed(made: list[Call]) -> list[Call]:
+    """The calls that delete what other calls made; bindings go with their exchanges.
 
-
-def undone(call: Call) -> Call:
-    """The call that deletes the object that another call made.
-
-    RabbitMQ names a binding by its percent-encoded key, and the path contains that name, encoded once more.
+    Examples:
+        >>> [call["path"] for call in removed(entry_calls())]
+        ['/api/exchanges/%2F/broadloom.switch', '/api/exchanges/%2F/broadloom.entry']
     """
-    if call["method"] == "PUT":
-        return {"method": "DELETE", "path": call["path"]}
-    name = quote(call["body"]["routing_key"], safe="").replace("~", "%7E") or "~"
-    return {"method": "DELETE", "path": f"{call['path']}/{quote(name, safe='')}"}
+    return [{"method": "DELETE", "path": call["path"]} for call in reversed(made) if call["method"] == "PUT"]
 
 
-def _upstream(link: WiredLink, other: str, settings: Settings, hops: int) -> list[Call]:
-    """The calls that make the other end of a link the upstream."""
-    name = f"broadloom-{safe_name(other)}"
+def _upstream(name: str, code: str, other: str, settings: Settings, hops: int) -> list[Call]:
+    """The calls that make the exchange of the same name at another broker the upstream of an exchange."""
+    upstream = f"broadloom.{code}.{safe_name(other)}"
     value = {
         "uri": _uri(other, settings),
         "ack-mode": "on-confirm",
@@ -155,13 +219,14 @@ def _upstream(link: WiredLink, other: str, settings: Settings, hops: int) -> lis
         "reconnect-delay": 1,
     }
     policy = {
-        "pattern": f"^{re.escape(exchange(link))}$",
+        "pattern": f"^{re.escape(name)}$",
         "apply-to": "exchanges",
-        "definition": {"federation-upstream": name},
+        "priority": PRIORITY,
+        "definition": {"federation-upstream": upstream},
     }
     return [
-        _put("parameters/federation-upstream", name, {"value": value}),
-        _put("policies", exchange(link), policy),
+        _put("parameters/federation-upstream", upstream, {"value": value}),
+        _put("policies", name, policy),
     ]
 
 
@@ -189,38 +254,42 @@ def _put(kind: str, name: str, body: Mapping[str, Any]) -> Call:
     return {"method": "PUT", "path": f"/api/{kind}/%2F/{quote(name, safe='')}", "body": dict(body)}
 
 
-def _bind(source: str, destination: str, text: str) -> Call:
-    ends = (quote(name, safe="") for name in (source, destination))
-    path = "/api/bindings/%2F/e/{}/e/{}".format(*ends)
-    return {"method": "POST", "path": path, "body": {"routing_key": routing_key(text)}}
+def _bind(
+    source: str, destination: str, key: str, arguments: Mapping[str, str] | None = None, kind: str = "e"
+) -> Call:
+    path = f"/api/bindings/%2F/e/{quote(source, safe='')}/{kind}/{quote(destination, safe='')}"
+    body: dict[str, Any] = {"routing_key": key}
+    return {
+        "method": "POST",
+        "path": path,
+        "body": body | ({"arguments": dict(arguments)} if arguments else {}),
+    }
 
 
 def read_links(files: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
-    """The links in exported files; a hop carries what its start offers and its end accepts."""
+    """The links in exported files; a hop carries what its start sends, if its end has it as an upstream."""
     broker_of = {safe_name(broker): broker for broker in wiring.brokers}
-    offered = defaultdict[Hop, set[str]](set)
-    accepted = defaultdict[Hop, set[str]](set)
+    sent = defaultdict[Hop, set[str]](set)
+    taken: set[Hop] = set()
     pairs: dict[tuple[str, str], None] = {}
     for name, text in files.items():
         here = broker_of[name.removeprefix("broker-").removesuffix(".json")]
         for source, destination, key in _bindings(json.loads(text)):
-            ends = (source if destination == CLIENTS else destination).removeprefix("broadloom.link.")
-            owner, peer = (broker_of[end] for end in ends.split(":"))
+            title = next((one for one in (source, destination) if ".link." in one), None)
+            if title is None or not title.startswith("broadloom."):
+                continue
+            owner, peer = (broker_of[end] for end in title.split(".link.", 1)[1].split(":"))
             pairs[owner, peer] = None
             other = peer if here == owner else owner
-            if destination == CLIENTS:
-                accepted[other, here].add(_filter(key))
+            if title == source:
+                taken.add((other, here))
             else:
-                offered[here, other].add(_filter(key))
-    return [
-        WiredLink(
-            owner,
-            peer,
-            tuple(sorted(offered[owner, peer] & accepted[owner, peer])),
-            tuple(sorted(offered[peer, owner] & accepted[peer, owner])),
-        )
-        for owner, peer in pairs
-    ]
+                sent[here, other].add(_filter(key))
+
+    def carried(hop: Hop) -> tuple[str, ...]:
+        return tuple(sorted(sent[hop])) if hop in taken else ()
+
+    return [WiredLink(owner, peer, carried((owner, peer)), carried((peer, owner))) for owner, peer in pairs]
 
 
 def _bindings(listed: list[Call]) -> Iterator[tuple[str, str, str]]:

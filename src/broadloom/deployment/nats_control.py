@@ -1,0 +1,282 @@
+"""Change of running NATS brokers: NATS 2.14 and later read their links again, others restart.
+
+An account has one tree of leaf nodes, and NATS cuts a ring for half a minute. So links that go are closed at
+all brokers first, and then new links open, at all brokers at the same time. Core NATS keeps nothing for a
+link that is away: messages that would cross a moved link in between are lost. If brokers must restart, so are
+those for their clients.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from broadloom.deployment.apply import NEW, OLD, ApplyStep, DeploymentChange
+from broadloom.deployment.broker_api import call_api
+from broadloom.deployment.fleet_control import FleetControl, fleet_broker
+from broadloom.deployment.fleet_file import Fleet
+from broadloom.deployment.rollout import Deployment, nats_steps
+from broadloom.deployment.targets import nats_leafnodes
+from broadloom.deployment.wiring import WiredLink, Wiring
+from broadloom.errors import InputError
+
+COMMON = "common"  # the links that are in both deployments
+RELOADS_SINCE = (2, 14)
+MOST_BROKERS = 16  # changed at the same time
+BANNER_SECONDS = 2.0
+
+
+class NatsRestarts(DeploymentChange):
+    """A change of NATS brokers that cannot change links while they run."""
+
+    def steps(self, at_once: bool = False) -> list[ApplyStep]:
+        """The steps from the old deployment to the new one: batches of restarts that close no ring."""
+        return _restart_steps(self.old, self.new, NEW, at_once)
+
+    def back_steps(self, steps: Sequence[ApplyStep], done: int) -> list[ApplyStep]:
+        """The steps back: all brokers that have stopped once restart together, with their old links."""
+        begun = dict.fromkeys(step.brokers[0] for step in steps[: done + 1] if step.action == "stop")
+        links = tuple(link[:2] for link in self.old.wiring.links)
+        wait = ApplyStep("wait", _linked(self.old.wiring), side=OLD, links=links)
+        return [*_together(list(begun), OLD), wait] if begun else []
+
+
+def _restart_steps(old: Deployment, new: Deployment, side: str, at_once: bool) -> list[ApplyStep]:
+    """Batches of restarts; brokers that join or leave restart with the first or the last batch."""
+    batches = [step["restart"] for step in nats_steps(old, new, at_once)]
+    known = {broker for batch in batches for broker in batch}
+    linked = {name: _linked(one.wiring) for name, one in (("old", old), ("new", new))}
+    joining = [one for one in linked["new"] if one not in old.wiring.brokers and one not in known]
+    leaving = [one for one in linked["old"] if one not in new.wiring.brokers and one not in known]
+    batches = [batch for batch in (joining, *batches, leaving) if batch]
+    steps = [step for batch in batches for step in _together(batch, side)]
+    links = tuple(link[:2] for link in new.wiring.links)
+    return [*steps, ApplyStep("wait", _linked(new.wiring), side=side, links=links)] if steps else []
+
+
+def _together(brokers: Sequence[str], side: str) -> list[ApplyStep]:
+    """The steps that restart brokers together; one without links has a file too: NATS must find it."""
+    steps = [ApplyStep("stop", (broker,)) for broker in brokers]
+    for broker in brokers:
+        steps += [ApplyStep("install", (broker,), side=side), ApplyStep("start", (broker,))]
+    return steps
+
+
+class NatsReloads(DeploymentChange):
+    """A change of NATS brokers that read their links again while they run.
+
+    Attributes:
+        deaf: the brokers that do not listen for links.
+    """
+
+    deaf: frozenset[str] = frozenset()
+
+    def steps(self, at_once: bool = False) -> list[ApplyStep]:
+        """The steps from the old deployment to the new one.
+
+        A broker that does not listen for links yet restarts first, without links.
+        """
+        if at_once:
+            raise InputError("--at-once does not apply to NATS that reloads; leave it out")
+        steps = []
+        for broker in sorted(self.deaf):
+            steps += [
+                ApplyStep("stop", (broker,)),
+                ApplyStep("install", (broker,), side=COMMON),
+                ApplyStep("start", (broker,)),
+            ]
+        return [*steps, *self._steps_to(NEW)]
+
+    def back_steps(self, steps: Sequence[ApplyStep], done: int) -> list[ApplyStep]:
+        """The steps back to the old deployment; a broker that has joined goes on listening."""
+        stopped = [step.brokers[0] for step in steps[: done + 1] if step.action == "stop"]
+        started = {step.brokers[0] for step in steps[:done] if step.action == "start"}
+        back = []
+        for broker in stopped:
+            if broker not in started:
+                back += [ApplyStep("install", (broker,), side=COMMON), ApplyStep("start", (broker,))]
+        touched = any(step.action == "reload" for step in steps[: done + 1])
+        return [*back, *(self._steps_to(OLD) if touched else ())]
+
+    def _steps_to(self, side: str) -> list[ApplyStep]:
+        """The steps to one of the deployments: close what it does not have, then open what it has."""
+        goal, other = (self.new, self.old) if side == NEW else (self.old, self.new)
+        common = self.common()
+        closing = _owners(other.wiring, common)
+        opening = _owners(goal.wiring, common)
+        steps = [ApplyStep("install", (one,), side=side) for one in opening if one not in closing]
+        if (closing and set(closing) != set(opening)) or len(closing) > 1:
+            steps.append(ApplyStep("reload", closing, side=COMMON))
+        if opening:
+            steps.append(ApplyStep("reload", opening, side=side))
+        changed = tuple(link[:2] for link in goal.wiring.links if link not in common)
+        return [*steps, ApplyStep("wait", opening, side=side, links=changed)] if changed else steps
+
+    def common(self) -> set[WiredLink]:
+        """The links of the new deployment that the old one has, with the same address."""
+        before = {link[:2] for link in self.old.wiring.links}
+        settings = self.old.settings, self.new.settings
+        return {
+            link
+            for link in (*self.new.wiring.links, *self.old.wiring.links)
+            if link[:2] in before
+            and link[:2] in {one[:2] for one in self.new.wiring.links}
+            and settings[0].address_of(link.peer) == settings[1].address_of(link.peer)
+        }
+
+
+def _owners(wiring: Wiring, common: Iterable[WiredLink]) -> tuple[str, ...]:
+    """The brokers that own links which are not in both deployments."""
+    both = {link[:2] for link in common}
+    return tuple(sorted({link.owner for link in wiring.links if link[:2] not in both}))
+
+
+def _linked(wiring: Wiring) -> tuple[str, ...]:
+    """The brokers with links, in order."""
+    ends = {end for link in wiring.links for end in link[:2]}
+    return tuple(broker for broker in wiring.brokers if broker in ends)
+
+
+def nats_change(
+    old: Deployment, new: Deployment, fleet: Fleet, patience: float, begun: Sequence[ApplyStep]
+) -> tuple[NatsRestarts | NatsReloads, NatsControl]:
+    """The change of NATS brokers, by what all of them can do, and what takes its steps.
+
+    Args:
+        old: the deployment in use.
+        new: the new one.
+        fleet: how to reach, stop, start and reload the brokers.
+        patience: seconds for a broker.
+        begun: the steps of a change that is under way; then brokers can be down.
+
+    Raises:
+        InputError: the fleet file does not name a monitoring port.
+        UnreachableError: a broker does not answer there.
+    """
+    if begun:
+        reloads = any(step.action == "reload" or step.side == COMMON for step in begun)
+        change = NatsReloads(old, new) if reloads else NatsRestarts(old, new)
+        return change, NatsControl(fleet, change, patience)
+    found = {name: _varz(fleet, name) for name in dict.fromkeys((*_linked(old.wiring), *_linked(new.wiring)))}
+    if any(_version(varz) < RELOADS_SINCE for varz in found.values()):
+        restarts = NatsRestarts(old, new)
+        return restarts, NatsControl(fleet, restarts, patience)
+    live = NatsReloads(old, new)
+    live.deaf = frozenset(name for name, varz in found.items() if not varz.get("leaf", {}).get("port"))
+    return live, NatsControl(fleet, live, patience)
+
+
+def _varz(fleet: Fleet, name: str) -> dict[str, Any]:
+    """What the monitoring port of a broker says."""
+    found = call_api(fleet_broker(fleet, name), "GET", "/varz")
+    return found if isinstance(found, dict) else {}
+
+
+def _version(varz: dict[str, Any]) -> tuple[int, ...]:
+    parts = str(varz.get("version", "")).split("-")[0].split(".")
+    return tuple(int(part) for part in parts if part.isdigit()) or (0,)
+
+
+class NatsControl(FleetControl):
+    """Changes the NATS brokers of a fleet, by the commands of its file.
+
+    Args:
+        fleet: the fleet.
+        change: the change.
+        patience: seconds for a broker to stop, to answer, to read its file, or to have its links up.
+    """
+
+    def __init__(self, fleet: Fleet, change: NatsRestarts | NatsReloads, patience: float) -> None:
+        super().__init__(fleet, change, patience)
+        self._change = change
+
+    def notes(self) -> list[str]:
+        """What the operator must know before the change."""
+        if isinstance(self._change, NatsReloads):
+            return [
+                "NATS keeps nothing for a link that is away: messages that would cross a moved link between "
+                "the two reloads are lost"
+            ]
+        return [
+            "NATS before 2.14 cannot change links while it runs: brokers RESTART, and messages are LOST that "
+            "are published meanwhile for their clients, or would cross their links"
+        ]
+
+    def check(self, steps: Sequence[ApplyStep]) -> None:
+        """Check that each broker has the commands that it needs, and answers."""
+        reloading = {name for step in steps if step.action == "reload" for name in step.brokers}
+        for name in sorted(reloading):
+            if self._broker(name).hooks.reload is None:
+                raise InputError(
+                    f"broker {name!r} has no reload command in {self._fleet.path or 'the fleet'}; give "
+                    'hooks = { path = "...", reload = "nats-server --signal reload" }'
+                )
+        super().check(steps)
+        for name in sorted(reloading):
+            self._require_answer(name, BANNER_SECONDS)
+
+    def take(self, step: ApplyStep) -> None:
+        """Take one step."""
+        if step.action == "reload":
+            with ThreadPoolExecutor(MOST_BROKERS) as pool:
+                for _ in pool.map(partial(self._reload, step.side), step.brokers):
+                    pass
+        elif step.action == "wait":
+            side = self._change.old if step.side == OLD else self._change.new
+            self._wait_for(side.wiring, {end for ends in step.links for end in ends})
+        elif step.action == "install":
+            self.install(step.brokers[0], step.side)
+        else:
+            getattr(self, step.action)(step.brokers[0])
+
+    def text_of(self, broker: str, side: str) -> str:
+        """The file of a broker."""
+        change = self._change
+        goal = change.old if side == OLD else change.new
+        wiring = goal.wiring
+        if isinstance(change, NatsReloads) and side == COMMON:
+            wiring = replace(wiring, links=tuple(sorted(change.common())))
+        known = next((one for one in (goal, *change) if broker in one.wiring.brokers), goal)
+        return nats_leafnodes.listening_file(wiring, broker, known.settings)
+
+    def _reload(self, side: str, broker: str) -> None:
+        """Write the file of a broker, and have it read its configuration; it says when it has."""
+        self.install(broker, side)
+        before = self._load_time(broker)
+        self._run(broker, "reload", is_done=lambda: False)
+        self._until(
+            lambda: self._load_time(broker) != before,
+            f"broker {broker!r} has not read its configuration again (see its log)",
+        )
+
+    def _load_time(self, broker: str) -> object:
+        return _varz(self._fleet, broker).get("config_load_time")
+
+    def _wait_for(self, wiring: Wiring, brokers: Iterable[str]) -> None:
+        """Wait until brokers have as many links as a deployment gives them."""
+        for broker in sorted(brokers):
+            wanted = sum(broker in link[:2] for link in wiring.links)
+            self._until(
+                partial(self._has_links, broker, wanted),
+                f"broker {broker!r} has fewer links than the {wanted} of the plan",
+            )
+
+    def _has_links(self, broker: str, wanted: int) -> bool:
+        return int(_varz(self._fleet, broker).get("leafnodes", 0)) >= wanted
+
+    def _require_answer(self, name: str, seconds: float) -> None:
+        """Wait until a broker greets a client."""
+        address = self._broker(name).host_and_port()
+
+        def answers() -> bool:
+            try:
+                with socket.create_connection((address.hostname, address.port), BANNER_SECONDS) as opened:
+                    return opened.recv(5).startswith(b"INFO")
+            except OSError:
+                return False
+
+        self._until(answers, f"broker {name!r} does not answer at {address}", seconds)

@@ -1,0 +1,124 @@
+"""Application of a change to running NATS brokers: by reloads or restarts, killed, resumed, rolled back."""
+
+import os
+import shutil
+
+import pytest
+
+import broadloom as bl
+from broadloom.deployment import (
+    Deployment,
+    call_api,
+    export,
+    fleet_settings,
+    plan_trees,
+    roll_out,
+    target_named,
+    wire,
+)
+from nats_sites import NatsClient, NatsLoad, nats_fleet, running_nats
+
+# Debian's NATS restarts. Set BROADLOOM_NATS_SERVER to NATS 2.14 or later to test reloads.
+PROGRAMS = [
+    pytest.param(shutil.which("nats-server"), marks=pytest.mark.needs("nats-server"), id="installed"),
+    pytest.param(
+        os.environ.get("BROADLOOM_NATS_SERVER"),
+        marks=pytest.mark.skipif("BROADLOOM_NATS_SERVER" not in os.environ, reason="not given"),
+        id="given",
+    ),
+]
+NATS = target_named("nats")
+WANTS = {"a": ["x"], "b": ["x", "y"], "c": ["x", "y"], "d": ["x", "y"], "e": ["x", "y"]}
+
+
+@pytest.fixture(params=PROGRAMS)
+def sites(request, tmp_path):
+    """Five NATS servers, and plans: broker e joins, broker a leaves, and the tree moves."""
+    with running_nats(request.param, tmp_path, "abcde") as found:
+        nats_fleet(found).save(tmp_path / "fleet.toml")
+        for name, members, edges in (
+            ("empty", "abcd", ()),
+            ("old", "abcd", ("ab", "bc", "cd")),
+            ("new", "bcde", ("bd", "cd", "de")),
+        ):
+            lists = [WANTS[one] if edges else [f"own-{one}"] for one in members]
+            interest = bl.Interest.from_lists(lists, node_ids=list(members))
+            near = {frozenset(edge) for edge in edges}
+            matrix = [
+                [0.0 if u == v else 1.0 if frozenset(u + v) in near else 9.0 for v in members]
+                for u in members
+            ]
+            sent = bl.Publishers("observed", [])
+            bl.link(interest, bl.Weights.dense(matrix), "grmaw", publishers=sent).save(tmp_path / name)
+        yield found
+
+
+def applied(folder, old, new, killed_at=0, back=False):
+    """Apply a change; it is killed before a step, or comes to its end and returns its counts."""
+    fleet = bl.Fleet.load(folder / "fleet.toml")
+    sides = []
+    for name in (old, new):
+        plan = bl.Plan.load(folder / name)
+        settings = fleet_settings(fleet, plan)
+        wiring = wire(plan, plan_trees(plan, publishers="observed"), publishers="observed")
+        sides.append(Deployment(wiring, settings, export(wiring, NATS, settings)))
+    lines = []
+
+    def report(text):
+        lines.append(text)
+        if len(lines) == killed_at:
+            raise KeyboardInterrupt
+
+    counts = roll_out(*sides, NATS, fleet, back=back, patience=20, report=report)
+    assert "lost" in lines[0].lower()  # said before anything is done
+    return counts
+
+
+def links_of(sites):
+    """The number of links of each broker."""
+    return {name: call_api(site.broker(name), "GET", "/varz")["leafnodes"] for name, site in sites.items()}
+
+
+def test_a_change_of_nats_killed_at_every_step_ends_the_same_and_can_go_back(sites, tmp_path):
+    assert applied(tmp_path, "empty", "old")["restarts"]
+    before = {"a": 1, "b": 2, "c": 2, "d": 1, "e": 0}
+    assert links_of(sites) == before
+    own = [(site.folder / "nats.conf").read_text() for site in sites.values()]
+    for _ in range(20):
+        try:
+            applied(tmp_path, "old", "new", killed_at=3)  # a line of warning, and one step more each time
+            break
+        except KeyboardInterrupt:
+            continue
+    after = {"a": 0, "b": 1, "c": 1, "d": 3, "e": 1}
+    assert links_of(sites) == after
+    files = [site.links.read_text() for site in sites.values()]
+    with pytest.raises(bl.InputError, match="nothing to roll back"):
+        applied(tmp_path, "old", "new", back=True)
+    for killed_at in (3, 5):
+        with pytest.raises(KeyboardInterrupt):
+            applied(tmp_path, "new", "old", killed_at=killed_at)
+        applied(tmp_path, "new", "old", back=True)
+        assert links_of(sites) == after
+    assert [site.links.read_text() for site in sites.values()][1:] == files[1:]  # a listens for links
+    assert [(site.folder / "nats.conf").read_text() for site in sites.values()] == own
+
+
+def test_a_change_of_nats_under_load_doubles_nothing(sites, tmp_path):
+    """Some messages that would have crossed a link while it moved are lost; all arrive once afterwards."""
+    applied(tmp_path, "empty", "old")
+    clients = {name: NatsClient(sites[name], WANTS[name]) for name in "bcd"}
+    try:
+        with NatsLoad(clients, 300) as load:
+            restarts = applied(tmp_path, "old", "new")["restarts"]
+        counts = load.counts()
+        assert counts["doubled"] == 0
+        assert counts["lost"] < counts["expected"] / 2
+        if "b" not in restarts:
+            assert sum(client.away for client in clients.values()) == 0
+        with NatsLoad(clients, 300) as calm:
+            pass
+        assert (calm.counts()["lost"], calm.counts()["doubled"]) == (0, 0)
+    finally:
+        for client in clients.values():
+            client.close()
