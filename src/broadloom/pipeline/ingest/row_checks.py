@@ -97,31 +97,31 @@ def check_subscriptions(rows: DataFrame, nodes: DataFrame | None, topics: DataFr
     bare = sf.when(sf.col("topic").startswith("$"), sf.regexp_replace("topic", filters.SHARED, "")).otherwise(
         sf.col("topic")
     )
-    share = sf.when(sf.col("topic").rlike(filters.SHARED), sf.col("topic"))
+    is_share = sf.col("topic").startswith("$") & sf.col("topic").rlike(filters.SHARED)
+    share = sf.when(is_share, sf.col("topic"))
     client = sf.col("client") if "client" in rows.columns else sf.lit("")
     rows = rows.withColumns({SHARE: share, "topic": bare, "client": sf.coalesce(client, sf.lit(""))})
     topic = sf.col("topic")
     wild = _is_wild("topic")
+    internal = topic.startswith("$")
+    bad_filter = (topic == "") | (wild & ~topic.rlike(filters.VALID)) | topic.rlike(CONTROL_CHARACTERS)
     own = reduce(or_, (sf.col("client").startswith(name) for name in filters.OWN_CLIENTS))
-    faults = [
-        (own, Reason.OWN),
-        (topic.startswith("$"), Reason.INTERNAL),
-        (
-            (topic == "") | (wild & ~topic.rlike(filters.VALID)) | topic.rlike(CONTROL_CHARACTERS),
-            Reason.BAD_FILTER,
-        ),
-    ]
+    faults = [(own, Reason.OWN)]
+    unsure = sf.lit(True)
+    if topics is not None:  # a topic that is known to be a good one needs no further test
+        rows = _marked(rows, topics, "topic", "topic_known", ~(wild | internal | bad_filter))
+        unsure = ~sf.coalesce("topic_known", sf.lit(False))
+    faults += [(unsure & internal, Reason.INTERNAL), (unsure & bad_filter, Reason.BAD_FILTER)]
     if nodes is not None:
         rows = _marked(rows, nodes, "node", "node_known")
         faults.append((sf.col("node_known").isNull(), Reason.UNKNOWN_NODE))
     if topics is not None:
-        rows = _marked(rows, topics, "topic", "topic_known")
-        faults.append((~wild & sf.col("topic_known").isNull(), Reason.UNKNOWN_TOPIC))
-    fault = first_fault(faults)
+        faults.append((unsure & ~wild & sf.col("topic_known").isNull(), Reason.UNKNOWN_TOPIC))
+    rows = rows.withColumn("fault", first_fault(faults))  # a column, so that it is computed once
     known = sf.col("node_known").isNotNull() if nodes is not None else sf.lit(True)
-    wanted = fault.isin(Reason.INTERNAL, Reason.BAD_FILTER, Reason.UNKNOWN_TOPIC) & (topic != "") & known
-    left_out = sf.coalesce(sf.col(REASON).isNull() & wanted, sf.lit(False))
-    return rows.withColumns({LEFT_OUT: left_out, REASON: sf.coalesce(REASON, fault)})
+    of_filter = sf.col("fault").isin(Reason.INTERNAL, Reason.BAD_FILTER, Reason.UNKNOWN_TOPIC)
+    left_out = sf.coalesce(sf.col(REASON).isNull() & of_filter & (topic != "") & known, sf.lit(False))
+    return rows.withColumns({LEFT_OUT: left_out, REASON: sf.coalesce(REASON, "fault")})
 
 
 def tally_subscriptions(rows: DataFrame, pieces: int) -> DataFrame:
@@ -226,9 +226,14 @@ def tally_publications(rows: DataFrame) -> DataFrame:
     return counted.select("node", "topic", "rate", "rows", *_unpacked())
 
 
-def _marked(rows: DataFrame, known: DataFrame, column: str, mark: str) -> DataFrame:
-    """The rows with a column `mark`: true if the value of `column` is known; `known` has each value once."""
-    listed = known.select(column).withColumn(mark, sf.lit(True))
+def _marked(
+    rows: DataFrame, known: DataFrame, column: str, mark: str, value: Column | None = None
+) -> DataFrame:
+    """The rows with a column `mark`, null if the value of `column` is unknown; `known` has each value once.
+
+    The mark of a known value is true, or `value`, which is computed once for each.
+    """
+    listed = known.select(column).withColumn(mark, sf.lit(True) if value is None else value)
     return rows.join(sf.broadcast(listed), column, "left")
 
 
