@@ -6,12 +6,12 @@ SYSTEM_PACKAGES = mosquitto mosquitto-clients nats-server openssl faketime chrom
 PYTHON ?= python3
 UV ?= uv
 VENV := .venv
-TESTS := --dist loadgroup -m "not rabbitmq and not kills"
+TESTS := --dist loadgroup -m "not rabbitmq and not kills and not everywhere"
 RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup kernels demo test test-optimized test-pythons test-rabbitmq test-kills lint docs report-ui lock release clean
+.PHONY: help setup kernels demo test test-optimized test-pythons test-rabbitmq test-kills test-everywhere lint docs report-ui lock release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -68,6 +68,10 @@ test-rabbitmq: setup ## run the tests that start four RabbitMQ nodes (minutes)
 test-kills: setup ## run the tests that kill processes during a move (on an idle machine)
 	@tools/system-packages $(SYSTEM_PACKAGES)
 	$(RUN)pytest -m kills
+
+test-everywhere: setup kernels ## run the pipeline on clusters and in an object store, as two users, with kills (minutes)
+	@test -x .cache/moto/bin/moto_server || ($(PYTHON) -m venv .cache/moto && .cache/moto/bin/pip install --quiet "moto[s3,server]")
+	BROADLOOM_MOTO=$(CURDIR)/.cache/moto/bin/moto_server $(RUN)pytest -m everywhere
 
 lint: setup ## check style, format and types
 	$(RUN)ruff check

@@ -137,7 +137,10 @@ def session(engine: SparkEngine | None = None, spark: SparkSession | None = None
         yield running
         return
     need_spark()
-    started = _start(engine or SparkEngine())
+    wanted = engine or SparkEngine()
+    started = _start(wanted)
+    if wanted.conf.get("spark.ui.enabled") == "true" and not is_connect(started):
+        print(f"Spark: {started.sparkContext.uiWebUrl}", file=sys.stderr)
     logging.root.addFilter(_is_not_py4j_noise)
     try:
         _check_settings(started)

@@ -358,6 +358,30 @@ def kafka_options(address: str, messages_at_a_time: int, client: Mapping[str, st
     } | own
 
 
+def read_kafka_config(path: str | Path) -> dict[str, str]:
+    """The settings of a file of Kafka's client: lines like `security.protocol=SASL_SSL`.
+
+    Raises:
+        InputError: the file does not exist, or a line is not a setting.
+        StorageError: the file cannot be read.
+    """
+    file = as_path(path)
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise error_from_os(f"{file} cannot be read", error) from error
+    found = {}
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or text.startswith(("#", "!")):
+            continue
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip():
+            raise InputError(f"{file}, line {number}: not a setting; give name=value")
+        found[name.strip()] = value.strip()
+    return found
+
+
 def _from_kafka(
     spark: SparkSession, events: str, messages_at_a_time: int, client: Mapping[str, str]
 ) -> DataFrame:

@@ -15,6 +15,7 @@ from broadloom.storage.locations import (
     is_committed,
     is_hidden,
     is_remote,
+    local_folders,
     use_store_settings,
 )
 from broadloom.storage.record_journal import (
@@ -46,6 +47,7 @@ __all__ = [
     "is_committed",
     "is_hidden",
     "is_remote",
+    "local_folders",
     "lock_folder",
     "lock_handle",
     "new_folder",

@@ -15,7 +15,8 @@ import os
 import posixpath
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, total_ordering
 from pathlib import Path, PurePosixPath
@@ -473,6 +474,31 @@ def copy_remote(source: RemotePath, target: Path) -> None:
         with one.open() as read, copy.open("wb") as written:
             while block := read.read(_BLOCK_BYTES):
                 written.write(block)
+
+
+@contextmanager
+def local_folders(folders: Sequence[Path], inner: Sequence[str]) -> Iterator[list[Path]]:
+    """Local folders with the content of folders, for the block: remote ones are copied.
+
+    A remote folder that is not committed itself has folders with the names `inner`, as that of a run has.
+    """
+    with tempfile.TemporaryDirectory(prefix="broadloom-") as scratch:
+        found = []
+        for number, path in enumerate(folders):
+            folder = as_path(path)
+            if not isinstance(folder, RemotePath):
+                found.append(folder)
+                continue
+            target = Path(scratch, str(number), folder.name)
+            parts = [folder] if is_committed(folder) else [folder / name for name in inner]
+            copied = [part for part in parts if is_committed(as_path(part))]
+            if not copied:
+                committed(folder)  # raises
+            for part in copied:
+                below = target if part is folder else target / part.name
+                copy_remote(cast("RemotePath", committed(as_path(part))), below)
+            found.append(target)
+        yield found
 
 
 @contextmanager
