@@ -210,11 +210,11 @@ def _row(spent: Cost, rows: int) -> dict[str, float]:
 
 SECTIONS = {
     "ingest": ingest,
-    "peers": peers,
     "inspect": inspect,
     "demo": demo,
     "link": link,
     "cluster": cluster,
+    "peers": peers,
 }
 
 if __name__ == "__main__":
