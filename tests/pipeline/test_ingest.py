@@ -12,7 +12,7 @@ import naive_ingest
 from broadloom import InputError, Interest, InternalError, maintain, workload
 from broadloom.maintenance import AppliedEvent, EventFeed, read_events
 from broadloom.model import RowLedger, read_link_problem
-from broadloom.pipeline.ingest import RawSource, find_files, ingest, raw_to_tables, row_checks
+from broadloom.pipeline.ingest import RawSource, find_files, ingest, raw_to_tables, row_checks, tallies
 from broadloom.storage.tables import require_table
 from broadloom.workload.device_logs import FAULTS
 
@@ -502,3 +502,29 @@ def test_lost_rows_are_a_bug_under_python_o_too(tmp_path):
     files = find_files([RawSource(str(tmp_path))])
     with pytest.raises(InternalError, match="the files have 2 lines, but Spark read 1"):
         raw_to_tables._check_lines("subscriptions", files, 1)
+
+
+@pytest.mark.parametrize("wildcards", ["group", "match"])
+def test_a_large_tally_gives_the_tables_of_a_small_one(tmp_path, spark, monkeypatch, wildcards):
+    """In files and on executors instead of in this process: the same tables, ledger and notes."""
+    raw = tmp_path / "raw"
+    workload.devices(raw, brokers=6, subscriptions=600, bad=0.2, seed=4)
+    with (raw / "subscriptions-0.csv").open("a") as file:
+        file.write("d1,us-east-1-0,$share/g/x/+\nd2,nowhere,a/b\n")
+        file.writelines(f"d3,{name},$share/g/new/#\n" for name in _nodes(raw))
+    topics = (raw / "topics.csv").read_text()
+    (raw / "topics.csv").write_text(topics + topics.split()[1] + "\n")
+    small = ingest([str(raw)], tmp_path / "small", wildcards=wildcards, symmetric="mean", spark=spark)
+    for name in ("SMALL_BYTES", "SMALL_ROWS"):
+        monkeypatch.setattr(tallies, name, -1)
+    monkeypatch.setattr(raw_to_tables, "SMALL_BYTES", -1)
+    large = ingest([str(raw)], tmp_path / "large", wildcards=wildcards, symmetric="mean", spark=spark)
+    assert large == small
+    for table in ("nodes", "topics", "wanted", "subscriptions", "not_carried", "latency", "quarantine"):
+        found = [require_table(tmp_path / size, table).to_pylist() for size in ("small", "large")]
+        rows = [sorted(json.dumps(row, sort_keys=True) for row in one) for one in found]
+        assert rows[0] == rows[1], table
+
+
+def _nodes(raw):
+    return [line.split(",")[0] for line in (raw / "nodes.csv").read_text().split()[1:]]

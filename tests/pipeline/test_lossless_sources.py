@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from broadloom import InputError, MissingExtraError
+from broadloom.pipeline import RunConfig
 from broadloom.pipeline.ingest import ingest
 from broadloom.pipeline.ingest.raw_sources import RawSource, find_files
 
@@ -119,3 +120,17 @@ def test_the_folder_of_a_table_format_is_never_read_as_plain_parquet(spark, tmp_
         ingest([str(table)], tmp_path / "out", spark=spark)
     with pytest.raises(InputError, match="can only be read by Spark"):
         find_files([RawSource(str(table))])
+
+
+def test_a_configuration_has_uris_and_paths_without_dots(tmp_path):
+    """Relative paths start at the file; URIs and tables stay as they are."""
+    (tmp_path / "examples").mkdir()
+    file = tmp_path / "examples" / "run.toml"
+    sources = ["../raw", "nodes=s3a://lake/nodes.csv", "table:db.wants", "delta:../table"]
+    file.write_text(f'sources = {json.dumps(sources)}\noutput = "hdfs://head:8020/out"\n')
+    config = RunConfig.load(file)
+    root = tmp_path.resolve()
+    paths = [source.path for source in config.sources]
+    assert paths == [f"{root}/raw", "s3a://lake/nodes.csv", "table:db.wants", f"delta:{root}/table"]
+    assert config.sources[1].kind == "nodes"
+    assert str(config.output) == "hdfs://head:8020/out"

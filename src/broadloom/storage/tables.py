@@ -17,6 +17,8 @@ from broadloom.storage.locations import RemotePath, as_path, committed, is_hidde
 
 _TEXTS = pa.list_(pa.string())
 _NUMBERS = pa.list_(pa.float64())
+# Rows of texts after which `coded_table` unites the distinct ones for the first time.
+_UNITED_ROWS = 500_000
 
 # Required and optional columns of each table; `nodes` can also have coordinates (x, y, z, x3, x4, ...).
 REQUIRED: dict[str, dict[str, pa.DataType]] = {
@@ -113,16 +115,19 @@ def write_parquet(table: pa.Table, path: Path, **options: int) -> None:
 def coded_table(path: Path, columns: list[str]) -> pa.Table:
     """Columns of texts of a Parquet file or folder, each value as an index into the distinct values.
 
-    Only a batch of rows is in memory as texts at any time.
+    Only some rows are in memory as texts at any time. The distinct texts of the rows so far are united
+    whenever the rows have doubled, so that few of them are held more than once.
     """
-    batches = parquet_dataset(path).to_batches(columns=columns)
-    coded = [
-        pa.record_batch([batch[name].dictionary_encode() for name in columns], columns)
-        for batch in batches
-        if batch.num_rows
-    ]
     schema = pa.schema([(name, pa.dictionary(pa.int32(), pa.string())) for name in columns])
-    return pa.Table.from_batches(coded, schema).unify_dictionaries()
+    whole = schema.empty_table()
+    held: list[pa.RecordBatch] = []
+    for batch in parquet_dataset(path).to_batches(columns=columns):
+        if batch.num_rows:
+            held.append(pa.record_batch([batch[name].dictionary_encode() for name in columns], columns))
+        if sum(one.num_rows for one in held) > max(_UNITED_ROWS, whole.num_rows):
+            whole = pa.concat_tables([whole, pa.Table.from_batches(held, schema)]).unify_dictionaries()
+            held = []
+    return pa.concat_tables([whole, pa.Table.from_batches(held, schema)]).unify_dictionaries()
 
 
 def table_blocks(path: Path, name: str, rows: int) -> Iterator[pa.Table]:
