@@ -20,6 +20,7 @@ import pyspark
 import pytest
 from cluster import cluster, environment, wait_for
 
+import broadloom
 from broadloom import workload
 from broadloom.storage import as_path, committed, copy_remote, locations, use_store_settings
 
@@ -258,15 +259,21 @@ def test_spark_submit_defaults_and_an_active_session_decide_which_spark_runs(fol
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="starts processes of two other users")
 def test_executors_and_driver_can_be_two_users(folder, monkeypatch):
     """Workers run as one user and the driver as another; neither is root."""
+    python = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")
+    if python is None:
+        pytest.skip("no Python of this version that other users can run")
+    packages = f"{Path(broadloom.__file__).parents[1]}:{Path(pyspark.__file__).parents[1]}"
     logs = Path(tempfile.mkdtemp(prefix="everywhere-users-"))
     logs.chmod(0o777)
     output = folder / "two-users"
     output.mkdir()
-    os.chown(output, 12345, 12345)
+    shutil.chown(output, "daemon", "daemon")
     popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: popen(*a, **k, user=23456, group=23456))
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: popen(*a, **k, user="nobody", group=65534))
     path = config(folder, "two-users", "raw")
     own = {
+        "PYSPARK_PYTHON": python,
+        "PYTHONPATH": packages,
         "HOME": str(logs),
         "BROADLOOM_KERNEL_CACHE": "0",
         "SPARK_LOCAL_DIRS": str(logs),
@@ -276,14 +283,21 @@ def test_executors_and_driver_can_be_two_users(folder, monkeypatch):
     monkeypatch.setenv("HOME", str(logs))
     try:
         with cluster(logs, workers=1) as made:
-            words = ["run", str(path), "--quiet", "--master", made.master, *conf_words(SMALL)]
+            words = [
+                "run",
+                str(path),
+                "--quiet",
+                "--master",
+                made.master,
+                *conf_words(SMALL | {"spark.executorEnv.PYTHONPATH": packages}),
+            ]
             done = popen(
-                [sys.executable, "-m", "broadloom.cli", *words],
+                [python, "-m", "broadloom.cli", *words],
                 env=environment() | own,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                user=12345,
-                group=12345,
+                user="daemon",
+                group="daemon",
                 umask=0o022,
             )
             text = done.communicate()[0].decode()
