@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup kernels demo test test-optimized test-pythons test-rabbitmq test-kills lint docs report-ui lock release clean
+.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-kills lint docs report-ui lock release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -50,9 +50,18 @@ demo: setup kernels ## generate raw inputs for 200 brokers and run the whole pip
 		-o demo/raw
 	$(RUN)broadloom run examples/demo.toml
 
-test: setup kernels ## run all tests (with COVERAGE=--cov: and measure which lines they run)
+test: setup kernels ## run all tests
 	@tools/system-packages $(SYSTEM_PACKAGES)
-	$(RUN)pytest -n 2 $(TESTS) $(COVERAGE)
+	$(RUN)pytest -n 2 $(TESTS)
+
+coverage: setup kernels ## run all tests, and measure which lines they run (half as long again)
+	@tools/system-packages $(SYSTEM_PACKAGES)
+	$(RUN)pytest -n 2 $(TESTS) --cov --cov-report=html:artefacts/coverage
+	@echo "Coverage: $$(.venv/bin/coverage report --format=total) % of the measured lines (artefacts/coverage/index.html)"
+
+fuzz: setup ## fuzz what reads bytes of others, guided by coverage (SECONDS=600 per target)
+	$(RUN)pip install --quiet --target .cache/atheris atheris
+	PYTHONPATH=.cache/atheris $(RUN)python tools/fuzz --seconds $(or $(SECONDS),600)
 
 test-optimized: setup kernels ## run all tests with Python's -O in the processes that they start
 	@tools/system-packages $(SYSTEM_PACKAGES)

@@ -277,7 +277,8 @@ def ordinary(quick: bool) -> Section:
                 | {"doubled": doubled}
             )
         due, lost, doubled = system.finish()
-        section.notes |= {"deliveries": due, "log": system.config.with_suffix(".log").read_text()[-2000:]}
+        relayed = system.operator.health()["relayed"]
+        section.notes |= {"sent from home": relayed["from_home"], "left out": relayed["left_out"]}
         section.rows.append(
             {"wave": "both", "clients": count, "deliveries": due, "lost": lost, "doubled": doubled}
         )

@@ -10,7 +10,6 @@ their row in the table, whichever task ends first.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
@@ -20,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
@@ -55,11 +53,17 @@ from broadloom.model import (
     find_algorithm,
     read_assignment_problem,
 )
-from broadloom.pipeline.spark_session import SparkEngine, session
+from broadloom.pipeline.spark_session import (
+    SparkEngine,
+    executors_are_elsewhere,
+    session,
+    shared_scratch,
+    table_paths,
+)
 from broadloom.plans import filters_table, write_assignment_record
 from broadloom.progress import stage
-from broadloom.storage import new_folder
-from broadloom.storage.tables import list_matrix, write_table
+from broadloom.storage import RemotePath, as_path, committed, copy_remote, new_folder, share_folder
+from broadloom.storage.tables import list_matrix, parquet_dataset, write_table
 
 ALGORITHM = "broadloom"
 # A sum of floats depends on the order of the tasks, so the sum of delays is rounded to this many digits.
@@ -110,7 +114,7 @@ def assign_on_spark(
     """
     algorithm = find_algorithm(ALGORITHM, [one for one in ALGORITHMS if one.problem is AssignmentProblem])
     settings = algorithm.with_options(options)
-    subscribers = Path(tables, "subscribers.parquet")
+    subscribers = committed(tables) / "subscribers.parquet"
     if not subscribers.exists():
         raise InputError(f"{tables} has no subscribers.parquet; on Spark, subscribers are read from Parquet")
     with session(engine, spark) as running:
@@ -121,10 +125,12 @@ def assign_on_spark(
             )
             result.save(output, overwrite)
             return result.metrics()
-        with new_folder(Path(output), overwrite) as folder:
-            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="assign-") as scratch:
+        with new_folder(as_path(output), overwrite) as folder:
+            if executors_are_elsewhere(running):
+                share_folder(folder)
+            with shared_scratch(running, folder, "assign") as scratch:
                 job = _AssignmentJob(
-                    running, rows, count, Path(tables), Path(scratch), limits or {}, settings, seed
+                    running, rows, count, committed(tables), scratch, limits or {}, settings, seed
                 )
                 filters, metrics = job.run(folder)
             _write_tables(folder, subscribers, job.frame, filters)
@@ -134,10 +140,13 @@ def assign_on_spark(
 
 def indexed(spark: SparkSession, path: Path) -> tuple[DataFrame, int]:
     """The subscribers, with their row in the table (files sorted by name) as `index`; and their number."""
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    counts = [pyarrow.parquet.read_metadata(file).num_rows for file in files]
+    if isinstance(path, RemotePath):
+        files = [as_path(file) for file in path.files()]
+    else:
+        files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    counts = [int(parquet_dataset(file).count_rows()) for file in files]
     starts = pa.table({"file": [file.name for file in files], "before": np.cumsum([0, *counts])[:-1]})
-    rows = spark.read.parquet(str(path)).select(
+    rows = spark.read.parquet(*table_paths(path)).select(
         "*", sf.col("_metadata.file_name").alias("file"), sf.col("_metadata.row_index").alias("row")
     )
     known = rows.join(sf.broadcast(spark.createDataFrame(starts)), "file")
@@ -374,4 +383,7 @@ def _write_tables(
     for name in tables.keys() - {"subscribers"}:
         write_table(folder, name, tables[name])
     write_table(folder, "filters", filters_table(filters, tables["brokers"]["broker"]))
-    (shutil.copytree if subscribers.is_dir() else shutil.copy)(subscribers, folder / subscribers.name)
+    if isinstance(subscribers, RemotePath):
+        copy_remote(subscribers, as_path(folder) / subscribers.name)
+    else:
+        (shutil.copytree if subscribers.is_dir() else shutil.copy)(subscribers, folder / subscribers.name)
