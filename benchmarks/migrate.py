@@ -330,7 +330,9 @@ def _killed(
         time.sleep(4.0)  # clients connect by themselves
         due, lost, doubled = system.finish()
         at = Counter(homes(system.operator)[name] for name in targets)
-        row = {"killed": killed, "when": moment, "clients": len(targets), "moved": ended["redirected"]}
+        states = ", ".join(f"{count} {state}" for state, count in sorted(system.at_kill.items()))
+        when = states or moment
+        row = {"killed": killed, "when": when, "clients": len(targets), "moved": ended["redirected"]}
         return row | {
             "deliveries": due,
             "lost": lost,
