@@ -14,11 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from heapq import nsmallest
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from broadloom._version import VERSION
-from broadloom.agents.http_server import ApiServer, Receive, Scope, Send
 from broadloom.agents.monitoring import CONTENT_TYPE, Family, exposition, labels
 from broadloom.agents.moves.move_agent import MoveAgent
 from broadloom.agents.moves.move_plans import MoveRefusedError
@@ -27,6 +26,9 @@ from broadloom.agents.moves.ordinary_clients import ClientSight, OrdinaryMover
 from broadloom.agents.moves.traffic_summary import SentTraffic, Site
 from broadloom.errors import InputError, StorageError, UnreachableError
 from broadloom.mqtt.endpoint import LAST_PORT, Address
+
+if TYPE_CHECKING:
+    from broadloom.agents.http_server import Receive, Scope, Send
 
 log = logging.getLogger("broadloom.agents.moves")
 
@@ -283,9 +285,12 @@ class HttpServer:
 
     Raises:
         InputError: the token is empty, or the port cannot be used.
+        MissingExtraError: uvicorn is not installed.
     """
 
     def __init__(self, api: OperatorApi, token: str, port: int = 0) -> None:
+        from broadloom.agents.http_server import ApiServer  # clients and planners do without it
+
         if not token:
             raise InputError("the token is empty; give a random one")
         if not 0 <= port <= LAST_PORT:
