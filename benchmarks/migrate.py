@@ -277,7 +277,8 @@ def ordinary(quick: bool) -> Section:
                 | {"doubled": doubled}
             )
         due, lost, doubled = system.finish()
-        section.notes |= {"deliveries": due, "log": system.config.with_suffix(".log").read_text()[-2000:]}
+        relayed = system.operator.health()["relayed"]
+        section.notes |= {"sent from home": relayed["from_home"], "left out": relayed["left_out"]}
         section.rows.append(
             {"wave": "both", "clients": count, "deliveries": due, "lost": lost, "doubled": doubled}
         )
@@ -329,7 +330,9 @@ def _killed(
         time.sleep(4.0)  # clients connect by themselves
         due, lost, doubled = system.finish()
         at = Counter(homes(system.operator)[name] for name in targets)
-        row = {"killed": killed, "when": moment, "clients": len(targets), "moved": ended["redirected"]}
+        states = ", ".join(f"{count} {state}" for state, count in sorted(system.at_kill.items()))
+        when = states or moment
+        row = {"killed": killed, "when": when, "clients": len(targets), "moved": ended["redirected"]}
         return row | {
             "deliveries": due,
             "lost": lost,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from broadloom.agents.moves import Operator
+    from broadloom.agents.moves.operator_api import SendRequest
     from broadloom.model import MarketProblem
 
 # Values of heavy modules, which would make --help slow; a test compares them.
@@ -29,6 +30,10 @@ TokenFile = Annotated[
     typer.Option(help=f"The file with the agent's token; by default the environment variable {TOKEN}."),
 ]
 MOST_REASONS = 10
+FleetOption = Annotated[
+    Path | None,
+    typer.Option("--fleet", help="The fleet file: ask its controller, with the fleet's key, and no token."),
+]
 HERE = f"http://127.0.0.1:{PORT}"
 
 app = typer.Typer(
@@ -93,6 +98,7 @@ def summarize(
     seconds: Annotated[float, typer.Option(help="How long to count, in seconds.")] = 10.0,
     agent: AgentUrl = HERE,
     token_file: TokenFile = None,
+    fleet: FleetOption = None,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -104,7 +110,7 @@ def summarize(
     from broadloom.agents.moves import live_tables, save_tables
     from broadloom.checks import check_number
 
-    summary = _operator(agent, token_file).summarize(check_number(seconds, "seconds", minimum=0.001))
+    summary = _operator(agent, token_file, fleet).summarize(check_number(seconds, "seconds", minimum=0.001))
     tables = live_tables(*summary, seconds)
     save_tables(output, tables, force)
     count = sum(one.messages for one in summary[1])
@@ -148,6 +154,7 @@ def run(
     moves: Annotated[Path, typer.Argument(help="The folder of moves that `migrate plan` wrote.")],
     agent: AgentUrl = HERE,
     token_file: TokenFile = None,
+    fleet: FleetOption = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -160,7 +167,7 @@ def run(
     from broadloom.agents.moves import MovePlan, MoveState, RunProgress, run_moves
     from broadloom.cli.migrate_progress import MoveDisplay
 
-    found, operator = MovePlan.load_from(moves), _operator(agent, token_file)
+    found, operator = MovePlan.load_from(moves), _operator(agent, token_file, fleet)
     stopped = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: stopped.set())
     last: list[RunProgress] = []
@@ -191,6 +198,7 @@ def moves(
     everything: Annotated[bool, typer.Option("--all", help="List finished moves too.")] = False,
     agent: AgentUrl = HERE,
     token_file: TokenFile = None,
+    fleet: FleetOption = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -203,7 +211,7 @@ def moves(
 
     from broadloom.agents.moves import NEXT, MoveState
 
-    found = _operator(agent, token_file).moves()
+    found = _operator(agent, token_file, fleet).moves()
     listed = [one for one in found if everything or MoveState(one["state"]) in NEXT]
     table = Table(box=None, pad_edge=False)
     for name in ("move", "client", "from", "to", "state", "note"):
@@ -219,6 +227,7 @@ def cancel(
     moves: Annotated[list[str], typer.Argument(help="The ids of the moves, as `migrate moves` prints them.")],
     agent: AgentUrl = HERE,
     token_file: TokenFile = None,
+    fleet: FleetOption = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -226,7 +235,7 @@ def cancel(
 
     Example: broadloom migrate cancel 00ff00ff00ff00ff
     """
-    operator = _operator(agent, token_file)
+    operator = _operator(agent, token_file, fleet)
     found: list[dict[str, Any]] = []
     try:
         found.extend(operator.cancel(move) for move in moves)
@@ -256,14 +265,34 @@ def _table(ended: dict[str, int]) -> Table:
     return table
 
 
-def _operator(url: str, token_file: Path | None) -> Operator:
+def _operator(url: str, token_file: Path | None, fleet: Path | None) -> Operator:
     from broadloom.agents.moves import Operator
     from broadloom.mqtt.endpoint import read_secret
 
+    if fleet is not None:
+        if token_file is not None or url != HERE:
+            raise InputError("--fleet excludes --agent and --token-file; leave them out")
+        return Operator(HERE, "", send=_controller(fleet))
     token = read_secret(token_file) if token_file else os.environ.get(TOKEN, "")
     if not token:
         raise InputError(f"the token is missing; give --token-file, or set {TOKEN} in the environment")
     return Operator(url, token)
+
+
+def _controller(path: Path) -> SendRequest:
+    """Requests to the API of moves of a fleet's controller."""
+    from broadloom.agents.links.agent_service import controller_connection
+    from broadloom.agents.links.controller_protocol import MOVES_PATH
+    from broadloom.agents.links.stamps import FleetKey
+    from broadloom.deployment.fleet_file import Fleet
+
+    fleet = Fleet.load(path)
+    connection = controller_connection(fleet, FleetKey(fleet.live.key()), "operator")
+
+    def send(method: str, target: str, body: dict[str, Any] | None, seconds: float) -> tuple[int, Any]:
+        return connection.request(method, MOVES_PATH + target, body, wait=seconds)
+
+    return send
 
 
 def _assignment(folder: Path, problem: MarketProblem) -> Any:

@@ -166,6 +166,10 @@ def test_clients_move_over_the_links_of_the_controller_without_loss(tmp_path):
                 publishing.join()
             assert writer.wait_until_confirmed(LIMIT)
             wait_for(lambda: traffic.counts({"reader": {"t/1"}})[1] == 0)
+            command = [sys.executable, "-m", "broadloom.cli", "migrate", "moves", "--all", "--json"]
+            command += ["--fleet", str(tmp_path / "fleet.toml")]  # by the controller's API, without a token
+            listed = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)["moves"]
+            assert [one["id"] for one in listed] == [move]
             assert reader.home == "f"
             assert traffic.counts({"reader": {"t/1"}})[1:] == (0, 0)
 

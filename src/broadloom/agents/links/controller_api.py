@@ -26,6 +26,7 @@ from broadloom.agents.links.controller_protocol import (
     HELLO_PATH,
     LARGEST_REPORT,
     METRICS_PATH,
+    MOVES_PATH,
     NONCE_HEADER,
     PEER_HEADER,
     PLAN_PATH,
@@ -45,7 +46,7 @@ from broadloom.deployment.fleet_file import is_loopback
 from broadloom.errors import InputError, missing_extra
 
 try:
-    from fastapi import Body, FastAPI, HTTPException, Query, Response
+    from fastapi import Body, FastAPI, HTTPException, Query, Request, Response
     from fastapi.responses import PlainTextResponse
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -118,12 +119,19 @@ class ControllerBackend(Protocol):
         """The present plan, as `plan_message` writes it."""
 
 
-def controller_app(backend: ControllerBackend, key: FleetKey) -> SignedTraffic:
+# Answers a request to the API of moves: method, path, and body or query; returns the status and the answer.
+RespondMoves = Callable[[str, str, dict[str, Any]], tuple[int, Any]]
+
+
+def controller_app(
+    backend: ControllerBackend, key: FleetKey, moves: RespondMoves | None = None
+) -> SignedTraffic:
     """The API of a controller.
 
     Args:
         backend: the controller.
         key: the key of the fleet.
+        moves: answers requests about moves of clients; None: clients are not moved.
     """
     app = FastAPI(
         title="Broadloom controller", version=VERSION, openapi_url=SCHEMA_PATH, docs_url=None, redoc_url=None
@@ -182,6 +190,22 @@ def controller_app(backend: ControllerBackend, key: FleetKey) -> SignedTraffic:
     async def adopt_proposal() -> ProposalAnswer:
         """Move to the plan that the controller proposes."""
         return await backend.adopt()
+
+    async def ask_moves(method: str, path: str, body: dict[str, Any]) -> Response:
+        if moves is None:
+            raise HTTPException(404, "this controller moves no clients; start it with --moves")
+        code, answer = await asyncio.to_thread(moves, method, f"/{path}", body)
+        return Response(json.dumps(answer), code, media_type="application/json")
+
+    @app.get(f"{MOVES_PATH}/{{path:path}}", tags=["moves"])
+    async def read_moves(path: str, request: Request) -> Response:
+        """Clients, moves and counts, as the API of `broadloom migrate agent` has them."""
+        return await ask_moves("GET", path, dict(request.query_params))
+
+    @app.post(f"{MOVES_PATH}/{{path:path}}", tags=["moves"])
+    async def change_moves(path: str, body: dict[str, Any] = Body({})) -> Response:  # noqa: B008
+        """Request or cancel a move, or summarize the traffic of clients."""
+        return await ask_moves("POST", path, body)
 
     @app.get(METRICS_PATH, tags=["operators"], response_class=PlainTextResponse)
     async def read_metrics() -> Response:

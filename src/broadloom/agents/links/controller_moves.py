@@ -7,11 +7,12 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broadloom.agents.links.client_watch import watch_clients
 from broadloom.agents.links.loop_calls import ask_loop
 from broadloom.agents.moves.move_service import AgentConfig, serving
+from broadloom.agents.moves.operator_api import OperatorApi
 from broadloom.errors import BroadloomError, InputError
 
 if TYPE_CHECKING:
@@ -123,11 +124,19 @@ class ControllerMoves:
         self._brokers = tuple(fleet.brokers)
         self._loop = asyncio.get_running_loop()
         self._over = threading.Event()
+        self._api: OperatorApi | None = None
         self._thread = threading.Thread(target=self._keep, name="broadloom-moves", daemon=True)
 
     def start(self) -> None:
         """Start to move clients."""
         self._thread.start()
+
+    def respond(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """Answer a request of an operator, as the agent's own API does; blocks."""
+        api = self._api
+        if api is None:
+            return 503, {"error": self.problem or "clients are not moved yet"}
+        return api.respond(method, path, body)
 
     def stop(self) -> None:
         """End; blocks, so call it in a thread other than that of the event loop."""
@@ -158,8 +167,10 @@ class ControllerMoves:
         with serving(self._config, links=links, see=watch_clients) as service:
             links.begin()
             self.problem = ""
+            self._api = service.api
             while service.thread.is_alive() and not self._over.wait(WATCH_SECONDS):
                 self.problem = service.agent.problem
+            self._api = None
 
 
 def check_moves(config: AgentConfig, fleet: Fleet) -> None:

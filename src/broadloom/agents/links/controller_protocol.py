@@ -24,6 +24,7 @@ HELLO_PATH = "/v1/hello"
 STATUS_PATH = "/v1/status"
 PROPOSAL_PATH = "/v1/proposal"
 PLAN_PATH = "/v1/plan"
+MOVES_PATH = "/v1/migrate"  # before the paths of the API of moves
 METRICS_PATH = "/metrics"
 NONCE_HEADER = "broadloom-nonce"
 SESSION_HEADER = "broadloom-session"

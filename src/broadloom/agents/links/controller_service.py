@@ -177,7 +177,7 @@ class ControllerService:
         """
         fleet = self._options.fleet
         if serve:
-            app = controller_app(self, self._key)
+            app = controller_app(self, self._key, None if self._moves is None else self._moves.respond)
             most = CONNECTIONS_PER_AGENT * len(fleet.brokers) + SPARE_CONNECTIONS
             address = fleet.live.listen_address()
             self.server = ApiServer(app, address, fleet.live.server_files(), most)

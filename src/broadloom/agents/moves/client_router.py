@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -103,6 +104,8 @@ def _connected(router: str) -> socket.socket:
     if "/" not in router:
         address = Address.parse(router, what="a router's socket")
         return socket.create_connection((address.hostname, address.port), SECONDS)
+    if sys.platform == "win32":
+        raise UnreachableError(f"the router's socket {router} is a Unix socket; give host:port on Windows")
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(SECONDS)

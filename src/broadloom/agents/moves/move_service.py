@@ -44,12 +44,13 @@ _LOGIN = {"user", "password_file", "ca", "certificate", "key", "plain"}
 
 
 class MoveService(NamedTuple):
-    """A running agent: its brokers, the port of its API, and its thread, which ends if the agent fails."""
+    """A running agent: its brokers, the port of its API, its thread, which ends if it fails, and the API."""
 
     agent: MoveAgent
     brokers: tuple[str, ...]
     port: int
     thread: threading.Thread
+    api: OperatorApi
 
 
 @contextmanager
@@ -129,7 +130,7 @@ def serving(
         stack.callback(agent.stop)
         server.start()
         stack.callback(server.shutdown)
-        yield MoveService(agent, tuple(config.brokers), server.server_port, thread)
+        yield MoveService(agent, tuple(config.brokers), server.server_port, thread, api)
 
 
 def _configured_links(config: AgentConfig, hold: Callable[[AgentConfig], HeldLinks] | None) -> HeldLinks:

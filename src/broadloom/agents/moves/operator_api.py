@@ -14,11 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from heapq import nsmallest
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from broadloom._version import VERSION
-from broadloom.agents.http_server import ApiServer, Receive, Scope, Send
 from broadloom.agents.monitoring import CONTENT_TYPE, Family, exposition, labels
 from broadloom.agents.moves.move_agent import MoveAgent
 from broadloom.agents.moves.move_plans import MoveRefusedError
@@ -27,6 +26,9 @@ from broadloom.agents.moves.ordinary_clients import ClientSight, OrdinaryMover
 from broadloom.agents.moves.traffic_summary import SentTraffic, Site
 from broadloom.errors import InputError, StorageError, UnreachableError
 from broadloom.mqtt.endpoint import LAST_PORT, Address
+
+if TYPE_CHECKING:
+    from broadloom.agents.http_server import Receive, Scope, Send
 
 log = logging.getLogger("broadloom.agents.moves")
 
@@ -39,6 +41,7 @@ PAGE = 1_000  # clients or moves per page
 NAMED = 10  # abandoned sessions listed in /health
 # Counts the messages of clients for some seconds; returns them with clients and brokers, as JSON values.
 Summarize = Callable[[float], dict[str, Any]]
+SendRequest = Callable[[str, str, dict[str, Any] | None, float], tuple[int, Any]]
 _TEXT, _NUMBER, _COUNT = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 _MOVE = {
     "type": "object",
@@ -74,11 +77,12 @@ _HEALTH = {
     "type": "object",
     "required": [
         *("clients", "strays", "abandoned", "abandoned_last", "moves", "refused", "links_down", "problems"),
+        "relayed",
     ],
     "properties": {
         **dict.fromkeys(("clients", "strays", "abandoned"), _COUNT),
         "abandoned_last": {"type": "array", "items": _ABANDONED},
-        **dict.fromkeys(("moves", "refused"), _COUNTS),
+        **dict.fromkeys(("moves", "refused", "relayed"), _COUNTS),
         "links_down": {"type": "array", "items": _TEXT},
         "problems": {"type": "array", "items": _TEXT},
     },
@@ -151,15 +155,31 @@ class OperatorApi:
                 return 200, self._summarize(_seconds(body))
         raise _HttpError(404, f"{method} {path:.80} is not an operation; see /openapi.json")
 
+    def respond(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """Answer a request, or say what is wrong with it; never raises."""
+        try:
+            return self.answer(method, path, body)
+        except _HttpError as refused:
+            return refused.code, {"error": str(refused)}
+        except InputError as error:
+            return 400, {"error": str(error)}
+        except (UnreachableError, StorageError, TimeoutError) as error:
+            return 503, {"error": str(error) or self.problem() or "the agent is busy"}
+        except Exception:
+            log.exception("a request failed")
+            return 500, {"error": "the agent failed; its log says why"}
+
     def problem(self) -> str:
         """Why nothing moves at the moment; empty: nothing is wrong."""
         return self._agent.problem
 
     def _health(self) -> dict[str, Any]:
         health = self._agent.ask(_health) | {"links_down": self._down()}
+        health["relayed"] = {}
         if self._mover is not None:
             relayed = {f"relay, {kind}": count for kind, count in self._mover.refused().items()}
             health["refused"] = health["refused"] | relayed
+            health["relayed"] = dict(self._mover.done)
         seen = [] if self._sight is None else self._sight.problems()
         return health | {"problems": [*([self._agent.problem] if self._agent.problem else ()), *seen]}
 
@@ -265,9 +285,12 @@ class HttpServer:
 
     Raises:
         InputError: the token is empty, or the port cannot be used.
+        MissingExtraError: uvicorn is not installed.
     """
 
     def __init__(self, api: OperatorApi, token: str, port: int = 0) -> None:
+        from broadloom.agents.http_server import ApiServer  # clients and planners do without it
+
         if not token:
             raise InputError("the token is empty; give a random one")
         if not 0 <= port <= LAST_PORT:
@@ -331,17 +354,9 @@ class HttpServer:
             if method == "GET":
                 body = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
             loop = asyncio.get_running_loop()
-            code, answer = await loop.run_in_executor(self._workers, self._api.answer, method, path, body)
+            code, answer = await loop.run_in_executor(self._workers, self._api.respond, method, path, body)
         except _HttpError as refused:
             code, answer = refused.code, {"error": str(refused)}
-        except InputError as error:
-            code, answer = 400, {"error": str(error)}
-        except (UnreachableError, StorageError, TimeoutError) as error:
-            reason = str(error) or self._api.problem() or "the agent is busy"
-            code, answer = 503, {"error": reason}
-        except Exception:
-            log.exception("a request failed")
-            code, answer = 500, {"error": "the agent failed; its log says why"}
         data = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
         kind = CONTENT_TYPE if isinstance(answer, str) else "application/json"
         fields = (("content-type", kind), ("content-length", str(len(data))), ("cache-control", "no-store"))
@@ -485,12 +500,17 @@ class Operator:
         url: the agent's URL, such as `http://127.0.0.1:8780`.
         token: the agent's token.
         patience: seconds for which to wait for an agent that does not answer.
+        send: sends a request by other means, such as the controller's API: called with the method, the path,
+            the body and the seconds for which to wait; returns the status and the answer.
 
     Raises:
         InputError: the URL is malformed.
     """
 
-    def __init__(self, url: str, token: str, patience: float | None = None) -> None:
+    def __init__(
+        self, url: str, token: str, patience: float | None = None, send: SendRequest | None = None
+    ) -> None:
+        self._send = send
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname or parts.username:
             raise InputError(
@@ -581,6 +601,8 @@ class Operator:
     def _ask_once(
         self, method: str, path: str, body: dict[str, Any] | None, seconds: float
     ) -> tuple[int, Any]:
+        if self._send is not None:
+            return self._send(method, path, body if method == "POST" else None, seconds)
         connection = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
         headers = {"Authorization": f"Bearer {self._token}"}
         try:

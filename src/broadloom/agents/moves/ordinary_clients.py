@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from broadloom.agents.http_server import server_context
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.agents.moves.broker_sessions import Then, forget
 from broadloom.agents.moves.client_policy import MovePolicy
@@ -139,7 +138,12 @@ class OrdinaryMover:
         self.policy = policy
         self._router = router
         self._login = login
-        self._relay = ClientRelay(relay, None if tls is None else server_context(*tls))
+        context = None
+        if tls is not None:
+            from broadloom.agents.http_server import server_context
+
+            context = server_context(*tls)
+        self._relay = ClientRelay(relay, context)
         self._ttl = ttl
         self._settle = settle
         self._loop = asyncio.new_event_loop()
