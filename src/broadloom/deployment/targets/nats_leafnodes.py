@@ -330,7 +330,8 @@ def _remotes(
         return [f"    {{ url: {url}{as_hub[0]}{tls} }}{_MARK}{name}"]
     carried = {*link.out, *link.into}
     return [
-        f"    {{ url: $BROADLOOM_{i}_URL_{variable_name(link.peer)}, account: BROADLOOM_{i}{as_hub[i - 1]}{tls} }}"
+        f"    {{ url: $BROADLOOM_{i}_URL_{variable_name(link.peer)}, account: BROADLOOM_{i}"
+        f"{as_hub[i - 1]}{tls} }}"
         f"{_MARK}{name} at {scheme}://{address}"
         for i, filters in enumerate(accounts, 1)
         if carried.intersection(filters)
