@@ -1,17 +1,17 @@
 # Tasks of developers. `make help` lists them; all use .venv, which `make setup` creates.
 
 # Debian packages that tests need. They are installed if root runs make; otherwise tests that need them are skipped.
-SYSTEM_PACKAGES = mosquitto mosquitto-clients nats-server openssl faketime chromium
+SYSTEM_PACKAGES = mosquitto mosquitto-clients haproxy nats-server openssl faketime chromium
 
 PYTHON ?= python3
 UV ?= uv
 VENV := .venv
-TESTS := --dist loadgroup -m "not rabbitmq and not kills"
+TESTS := --dist loadgroup -m "not rabbitmq and not kills and not everywhere"
 RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup kernels demo test test-optimized test-pythons test-rabbitmq test-kills lint docs report-ui lock release clean
+.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-kills test-everywhere lint docs report-ui lock release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -50,9 +50,18 @@ demo: setup kernels ## generate raw inputs for 200 brokers and run the whole pip
 		-o demo/raw
 	$(RUN)broadloom run examples/demo.toml
 
-test: setup kernels ## run all tests (with COVERAGE=--cov: and measure which lines they run)
+test: setup kernels ## run all tests
 	@tools/system-packages $(SYSTEM_PACKAGES)
-	$(RUN)pytest -n 2 $(TESTS) $(COVERAGE)
+	$(RUN)pytest -n 2 $(TESTS)
+
+coverage: setup kernels ## run all tests, and measure which lines they run (half as long again)
+	@tools/system-packages $(SYSTEM_PACKAGES)
+	$(RUN)pytest -n 2 $(TESTS) --cov --cov-report=html:artefacts/coverage
+	@echo "Coverage: $$(.venv/bin/coverage report --format=total) % of the measured lines (artefacts/coverage/index.html)"
+
+fuzz: setup ## fuzz what reads bytes of others, guided by coverage (SECONDS=600 per target)
+	$(RUN)pip install --quiet --target .cache/atheris atheris
+	PYTHONPATH=.cache/atheris $(RUN)python tools/fuzz --seconds $(or $(SECONDS),600)
 
 test-optimized: setup kernels ## run all tests with Python's -O in the processes that they start
 	@tools/system-packages $(SYSTEM_PACKAGES)
@@ -68,6 +77,10 @@ test-rabbitmq: setup ## run the tests that start four RabbitMQ nodes (minutes)
 test-kills: setup ## run the tests that kill processes during a move (on an idle machine)
 	@tools/system-packages $(SYSTEM_PACKAGES)
 	$(RUN)pytest -m kills
+
+test-everywhere: setup kernels ## run the pipeline on clusters and in an object store, as two users, with kills (minutes)
+	@test -x .cache/moto/bin/moto_server || ($(PYTHON) -m venv .cache/moto && .cache/moto/bin/pip install --quiet "moto[s3,server]")
+	BROADLOOM_MOTO=$(CURDIR)/.cache/moto/bin/moto_server $(RUN)pytest -m everywhere
 
 lint: setup ## check style, format and types
 	$(RUN)ruff check

@@ -741,7 +741,8 @@ async def group_cost(count: int) -> dict[str, Any]:
             for first in range(0, count, 100):
                 load.filters[broker, 0].update(topics[first : first + 100])
                 await load.clients[broker, 0].subscribe(topics[first : first + 100], retained=False)
-        load.wanted = lambda _: set(topics)  # type: ignore[method-assign]
+        every = set(topics)
+        load.wanted = lambda _: every  # type: ignore[method-assign]
         await asyncio.sleep(5)
         await lab.settled(seconds=300)
         end = time.monotonic() + 120

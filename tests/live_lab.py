@@ -578,7 +578,8 @@ class LiveLoad(SessionHandler):
             return
         self.latencies.append(time.monotonic() - at)
         self.origins.append(broker)
-        if not any(matches(text, topic) for text in self.filters[key]):
+        filters = self.filters[key]
+        if topic not in filters and not any(matches(text, topic) for text in filters):
             return
         stream = self._streams.get((key, broker, topic))
         if stream is None:

@@ -34,6 +34,7 @@ class Twin:
         self.next = len(self.topics)
         self.random_state, self.rho, self.coverage, self.weight = random_state, rho, coverage, weight
         self.naive, self.greedy = method == "naive", backups == "greedy"
+        self.printed = backups == "primal-dual-printed"
         self.backups: dict[int, set[int]] = {v: set() for v in self.topics}
         for v in self.topics:
             self.build_backups_at(v)
@@ -131,7 +132,7 @@ class Twin:
         chosen: set[int] = set()
         while rest:
             t = rest[self.draw(len(rest))]
-            candidates = [u for u in weight if t in self.topics[u]]
+            candidates = [u for u in weight if t in self.topics[u] and (weight[u] > 0 or not self.printed)]
             if not candidates:
                 rest = [other for other in rest if other != t]
                 continue

@@ -155,6 +155,27 @@ def mixing_weights(market: Market) -> list[list[float]]:
     return weights
 
 
+def channel_tree_weights(market: Market) -> list[list[float]]:
+    """Phase 1 with one tree per channel, from the publisher with the highest rate."""
+    weights = [[0.0 for _ in market.brokers] for _ in market.users]
+    for c in market.channels:
+        readers = [v for v in market.users if market.wants[v][c]]
+        senders = [s for s in market.users if market.rates[s][c] > 0]
+        if not senders:
+            continue
+        first = max(senders, key=lambda s: (market.rates[s][c], -s))
+        entry = min(
+            (market.access[first][b] + min(cheapest_path(market, b, v)[0] for v in readers if v != first), b)
+            for b in market.brokers
+        )[1]
+        others = [v for v in market.users if v != first and (v in readers or v in senders)]
+        total = sum(market.rates[s][c] for s in senders)
+        for v, b in {**grow_tree(market, entry, others), first: entry}.items():
+            own = market.rates[v][c]
+            weights[v][b] += own + (total - own if market.wants[v][c] else 0.0)
+    return weights
+
+
 def grow_tree(market: Market, entry: int, readers) -> dict[int, int]:
     """Algorithm 3 from one broker: the broker of each reader."""
     tree, at = [entry], {}

@@ -15,6 +15,7 @@ from broadloom.linking import ALGORITHMS as LINK_ALGORITHMS
 from broadloom.linking import improve, link, lower_bound
 from broadloom.maintenance import load_kernels, maintain
 from broadloom.measures import components_per_topic, link_loads, routing_costs, weak_points
+from broadloom.measures.sub_overlays import block_components, link_graph
 from broadloom.model import AssignmentProblem, Interest, MarketProblem, Weights
 from broadloom.progress import stage
 from broadloom.workload import interest as random_interest
@@ -83,6 +84,9 @@ def _improve_and_measure(interest: Interest, weights: Weights | None) -> None:
     plan = link(interest, weights, "grmaw")
     plan.metrics()
     components_per_topic(interest, plan.overlay)
+    block_components(
+        interest.node_start, interest.nodes, link_graph(interest.node_count, plan.edges, plan.edge_weights)
+    )
     weak_points(interest, plan.overlay)
     routing_costs(interest, plan.overlay, plan.weights)
     link_loads(interest, plan.overlay)

@@ -228,3 +228,17 @@ def test_rectangles_without_extent_cost_nothing(name):
     result = run(problem, name)
     assert result.bandwidth == 0.0
     assert result.feasible
+
+
+@pytest.mark.parametrize("make_room", ["next", "later"])
+@settings(max_examples=25, deadline=None)
+@given(problem=problems())
+def test_gr_that_makes_room_assigns_everyone_in_time(make_room, problem):
+    """Section VI, variants of Gr: all subscribers have a candidate; without removals the result is Gr's."""
+    found = bl.assign(problem, "gr", make_room=make_room)
+    assert len(found.broker_of) == problem.subscriber_count
+    assert not set(found.metrics()["violated"]) & {"latency", "nesting", "alpha", "leaf"}
+    if found.notes["stranded"] == 0:
+        assert "load" not in found.metrics()["violated"]
+    again = bl.assign(problem, "gr", make_room=make_room)
+    assert found.broker_of.tolist() == again.broker_of.tolist()

@@ -46,12 +46,24 @@ def _same_ratios(market, one, other) -> bool:
 @given(problem=markets(users=7, channels=3))
 def test_phase_1_of_steiner_mixing_is_algorithm_3(problem):
     """The weights of merged publishers are those of one tree for each publisher and channel."""
-    weights = access_weights(problem)
+    weights = access_weights(problem, "publisher")
     market = naive.mixing_weights(naive.Market(problem))
     prices = _all_paths(problem).round(9)
     if len(np.unique(prices)) == prices.size:
         np.testing.assert_allclose(weights, market, atol=1e-9)
     np.testing.assert_allclose(weights.sum(axis=1), problem.demand, atol=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=markets(users=7, channels=3))
+def test_phase_1_with_one_tree_per_channel_is_algorithm_3(problem):
+    """All users of a channel are in one tree, so that each has at most one broker per channel."""
+    weights = access_weights(problem)
+    prices = _all_paths(problem).round(9)
+    if len(np.unique(prices)) == prices.size:
+        np.testing.assert_allclose(weights, naive.channel_tree_weights(naive.Market(problem)), atol=1e-9)
+    np.testing.assert_allclose(weights.sum(axis=1), problem.demand, atol=1e-9)
+    assert np.all((weights > 0).sum(axis=1) <= problem.channel_count)
 
 
 def _all_paths(problem):

@@ -168,10 +168,44 @@ def test_the_literal_slp1_continues_until_all_subscribers_are_covered():
         assert not set(result.metrics()["violated"]) & {"latency", "nesting", "alpha", "leaf"}
 
 
-def test_several_levels_have_no_literal_form():
-    problem = bl.AssignmentProblem([0], [[1], [2]], [-1, 0], [[2]], [[0]], [[1]])
-    with pytest.raises(bl.InputError, match="slp cannot be literal with several levels of brokers"):
-        bl.assign(problem, "slp", literal=True)
+def test_the_literal_slp_divides_subscribers_down_the_tree():
+    """Section V: every subscriber ends at a leaf in time, inside the filters of all brokers above."""
+    problem = bl.workload.subscribers(1, subscribers=300, brokers=40, levels=2, latency="loose", seed=1)
+    result = bl.assign(problem, "slp", literal=True, passes=2)
+    assert result.notes["unplaced"] >= 0
+    assert not set(result.metrics()["violated"]) & {"latency", "nesting", "alpha", "leaf"}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 12))
+def test_lemma_4_a_candidate_of_bounded_volume_is_around_every_box_of_subscriptions(seed, count):
+    """Appendix, Lemma 4: a box around subscriptions is inside a candidate of at most 4^d its volume."""
+    rng = np.random.default_rng(seed)
+    lo = rng.random((count, 2)) * 20
+    hi = lo + 1 + rng.random((count, 2)) * 8  # no length is below 1/256 of the whole
+    boxes = candidate_rectangles(rng.random((count, 2)), lo, hi, count, rng)
+    for _ in range(20):
+        some = rng.random(count) < 0.3
+        if some.any():
+            low, high = lo[some].min(axis=0), hi[some].max(axis=0)
+            around = np.all((boxes[0] <= low) & (high <= boxes[1]), axis=1)
+            least = np.prod(boxes[1] - boxes[0], axis=1)[around].min()
+            assert least <= 4**2 * np.prod(high - low) + 1e-9
+
+
+def test_theorem_1_rounding_costs_at_most_twice_the_logarithm_of_the_sample():
+    """Appendix, Theorem 1: expected volume and expected boxes per broker grow by at most 2 ln |S_a|."""
+    rng = np.random.default_rng(3)
+    lo, hi = random_boxes(5, 30)
+    hi = hi + 1
+    may_serve = np.ones((30, 3), bool)
+    sample = ProgramSample(lo, hi, may_serve, np.ones(30, bool), np.full(3, 15.0), 3, None)
+    relaxed = relax(sample, candidate_rectangles(lo, lo, hi, 15, rng), 1e-4, 20_000)
+    factor = 2 * np.log(30)
+    chance = 1 - (1 - relaxed.share) ** factor
+    volume = np.prod(relaxed.hi - relaxed.lo, axis=1)
+    assert chance @ volume <= factor * relaxed.value * (1 + 1e-9)
+    assert np.all(np.bincount(relaxed.broker, chance, 3) <= factor * 3 * (1 + 1e-3))
 
 
 @settings(max_examples=40)

@@ -121,7 +121,7 @@ def test_embedded_links_authenticate_by_certificates(tmp_path):
 
 
 def test_a_separate_login_of_links_inherits_the_tls_of_the_agent(tmp_path, caplog):
-    """Its password is not sent in clear text by accident; without `ca`, a warning omits the password."""
+    """Its password is not sent in clear text by accident; in plain text, a warning omits the password."""
     authority(tmp_path / "own")
     authority(tmp_path / "other")
     (tmp_path / "secret").write_text("never shown")
@@ -130,7 +130,8 @@ def test_a_separate_login_of_links_inherits_the_tls_of_the_agent(tmp_path, caplo
 
     def login(of_agent, of_links):
         (tmp_path / "agent.toml").write_text(
-            f'token_file = "secret"\n[login]\n{of_agent}\n[brokers.a]\naddress = "a:1"\n'
+            f'token_file = "secret"\nauthentication = "broker"\n[login]\n{of_agent}\n'
+            '[brokers.a]\naddress = "a:1"\n'
             f'[links]\ntopics = ["t"]\n[links.login]\nuser = "links"\npassword_file = "secret"\n{of_links}'
         )
         return LinkConfig.of(AgentConfig.load(tmp_path / "agent.toml")).login
@@ -145,9 +146,11 @@ def test_a_separate_login_of_links_inherits_the_tls_of_the_agent(tmp_path, caplo
     assert changed.certificate == (str(other / "broker.crt"), str(other / "broker.key"))
     assert changed.ca == inherited.ca
     assert not caplog.records
-    assert login("", "").ca is None
+    assert login("", "").ca == ""  # the certificates that the system trusts
+    assert not caplog.records
+    assert login("plain = true", "").ca is None
     (warning,) = (record.getMessage() for record in caplog.records)
-    assert "[links.login]: the password is sent unencrypted, because ca is missing" in warning
+    assert "[links.login]: the password is sent unencrypted, because plain is true" in warning
     assert "never shown" not in warning
 
 

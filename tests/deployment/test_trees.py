@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import naive_deploy
 from broadloom import InputError, Interest, Overlay, Plan, Weights, link
 from broadloom.deployment import Publication, filter_groups, plan_trees, publications
+from broadloom.deployment import trees as trees_module
 from broadloom.mqtt.topic_filters import covers
 from shapes import SHAPES
 
@@ -76,6 +77,32 @@ def test_the_tree_of_one_publisher_has_the_least_delay(plan, data):
         all_brokers = dict.fromkeys(graph, 1.0)
         least = min(naive_deploy.delay(other, all_brokers) for other in naive_deploy.spanning_trees(graph))
         assert naive_deploy.delay(chosen, all_brokers) <= 2 * least * (1 + 1e-9)
+
+
+@given(plans(), st.data())
+@settings(max_examples=40)
+def test_central_members_of_a_large_topic_are_found_by_a_sample(plan, data):
+    """The trees span all brokers, and that of one publisher still has the least delay."""
+    texts = [text for t, text in enumerate(plan.interest.topic_ids) if len(plan.interest.nodes_of(t))]
+    members = {text: plan.interest.nodes_of(plan.interest.topic_ids.index(text)).tolist() for text in texts}
+    sent = [Publication(data.draw(st.sampled_from(members[text])), text, 1.0) for text in texts]
+    exact = [plan_trees(plan, one, slack=0) for one in (None, sent)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trees_module, "MOST_EXACT", 2)
+        patch.setattr(trees_module, "SAMPLES", 2)
+        found = [plan_trees(plan, one, slack=0) for one in (None, sent)]
+    for tree in found[0]:
+        spanning = nx.Graph(tree.edges)
+        spanning.add_nodes_from(members[tree.filters[0]])
+        assert nx.is_tree(spanning)
+    for tree, other, published in zip(found[1], exact[1], sent, strict=True):
+        graph = graph_of(plan, topic_of(plan, tree))
+        delays = []
+        for edges in (tree.edges, other.edges):
+            chosen = nx.Graph(graph.edge_subgraph(edges))
+            chosen.add_nodes_from(graph)
+            delays.append(naive_deploy.delay(chosen, {published.broker: 1.0}))
+        assert delays[0] == pytest.approx(delays[1])
 
 
 @given(instances())

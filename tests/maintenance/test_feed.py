@@ -185,7 +185,7 @@ def test_a_bad_row_is_quarantined_alone_and_a_bad_file_is_an_error():
     assert len(events_of("e.json", b'\n{"seq": 1}\n\n{"seq": 2}\n')) == 2
     for name, data, message in (
         ("e.parquet", b"PAR1abc", "e.parquet cannot be read"),
-        ("e.csv.gz", b"abc", "e.csv.gz cannot be read"),
+        ("e.csv.gz", b"abc", "e.csv.gz is truncated or damaged"),
         ("e.xml", b"<a/>", "e.xml has an unknown ending"),
     ):
         with pytest.raises(InputError, match=message):

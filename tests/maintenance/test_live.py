@@ -294,7 +294,7 @@ def test_a_batch_with_an_invalid_event_changes_nothing():
         ({"algorithm": "shadow", "method": "naive"}, "algorithm is 'shadow' but method is 'naive'"),
         ({"rho": 0.5}, "rho is 0.5; give a number from 1"),
         ({"coverage": 0}, "coverage is 0"),
-        ({"backups": "best"}, "give one of primal-dual, greedy"),
+        ({"backups": "best"}, "give one of primal-dual, greedy, primal-dual-printed"),
         ({"edges": [(0, 1)]}, "the edges leave topic '1' disconnected"),
         ({"weights": bl.Weights.uniform(2)}, "3 nodes but weights for 2"),
     ],

@@ -2,6 +2,7 @@
 
 import html
 import json
+import pathlib
 import re
 
 import numpy as np
@@ -17,16 +18,33 @@ from broadloom.papers import (
     paper4_assignment,
     paper5_markets,
 )
-from broadloom.papers.figures import Claim, FigureRows
-from broadloom.papers.paper1_weighted_overlays import GENERATED, MEASURED, latencies
-from broadloom.papers.reproduction import (
-    curves_of,
-    draw_panel,
-    read_case,
-    write_case,
-    write_figure,
-    write_page,
+from broadloom.papers.case_files import case_file, read_case, write_case
+from broadloom.papers.cited_papers import PAPERS
+from broadloom.papers.drawings import curves_of, draw_panel
+from broadloom.papers.evidence_page import scores
+from broadloom.papers.figures import (
+    BOUND,
+    CONTRADICTED,
+    IMPOSSIBLE,
+    KINDS,
+    NOT_COMPARABLE,
+    NOT_KNOWN,
+    NOT_MEASURED,
+    NUMBER,
+    ORDER,
+    REPRODUCED,
+    RULES,
+    SURPASSED,
+    TIME,
+    TREND,
+    Claim,
+    FigureRows,
+    Measured,
+    order,
+    trend,
 )
+from broadloom.papers.paper1_weighted_overlays import GENERATED, KING, MEASURED, latencies
+from broadloom.papers.reproduction import reproduce
 
 
 def rows_of(figure, *cases):
@@ -65,7 +83,8 @@ def test_reverse_delete_and_sites():
 def test_low_degrees():
     """Paper 2: Low-ODA is between GM and MinMax-ODA on average, its maximum below GM's; diameter 2 costs."""
     rows = rows_of(paper2_low_degree.FIG1, *(paper2_low_degree._case(seed, 150) for seed in range(3)))
-    assert paper2_low_degree.FIG2.claims[0].ours(rows) == 1
+    gm, low, minmax = (rows.mean("mean_degree", algorithm=name) for name in ("gm", "low-oda", "minmax-oda"))
+    assert gm < low < minmax
     assert rows.mean("max_degree", algorithm="low-oda") < rows.mean("max_degree", algorithm="gm")
     rows = rows_of(
         paper2_low_degree.FIG5, *(paper2_low_degree._case(seed, 60, 20, "unif") for seed in range(3))
@@ -76,8 +95,9 @@ def test_low_degrees():
 
 def test_markets():
     """Paper 5: all are cheaper than chance, and ours is the cheapest."""
-    rows = rows_of(paper5_markets.FIG9, paper5_markets._case(0, 300))
-    reduction = {name: rows.mean("reduction", algorithm=name) for name in paper5_markets.ALGORITHMS}
+    rows = rows_of(paper5_markets.FIG9, paper5_markets._case(0, 300, ours=True))
+    names = (*paper5_markets.ALGORITHMS, "broadloom")
+    reduction = {name: rows.mean("reduction", algorithm=name) for name in names}
     assert min(reduction.values()) > 1
     assert max(reduction, key=reduction.get) == "broadloom"
 
@@ -110,46 +130,132 @@ def test_figures_are_complete(figure):
     for cases in (quick, full):
         texts = [json.dumps(case, sort_keys=True) for case in cases]
         assert len(set(texts)) == len(texts) > 0
-        assert all(figure.x in {"round", "topics", "shadow_size", "size", *case} for case in cases)
+        measured = {"round", "topics", "shadow_size", "size", "shortest", "load"}
+        assert all(figure.x in {*measured, *case} for case in cases)
         assert {*figure.curves} <= {"algorithm", "kind", *cases[0]}
     assert quick != full
-    assert re.fullmatch(r"(fig|table)\d+", figure.name)
+    assert re.fullmatch(r"(fig|table)\d+[b-d]?|[a-z]+", figure.name)
     (source,) = (other for other in FIGURES if other.key == figure.source)
     assert list(source.cases(True)) == quick, "a figure that shares runs has the same cases"
 
 
 def test_latencies_are_measured_if_there_is_data(tmp_path, monkeypatch):
-    """A case names its latency matrix, so that runs with and without data have different cases."""
+    """A case names its latencies: runs with and without data have different cases. Their mean is 10."""
     monkeypatch.delenv("BROADLOOM_DATA", raising=False)
     assert {case["latency"] for case in paper1_weighted_overlays.FIG8.cases(True)} == {GENERATED}
     monkeypatch.setenv("BROADLOOM_DATA", str(tmp_path))
-    for file in MEASURED.values():
-        np.savez(tmp_path / file, rtt_ms=np.array([[0, 10, 40], [30, 0, 20], [np.nan, 20, 0]]))
+    np.savez(tmp_path / MEASURED[KING], xy_ms=np.array([[0, 0], [3, 4], [6, 8]]))
+    for source in ("RIPE Atlas", "WonderNetwork"):
+        np.savez(tmp_path / MEASURED[source], rtt_ms=np.array([[0, 10, 40], [30, 0, 20], [np.nan, 20, 0]]))
     assert {case["latency"] for case in paper1_weighted_overlays.FIG8.cases(True)} == set(MEASURED)
-    assert {case["latency"] for case in paper1_weighted_overlays.FIG4.cases(True)} == {"RIPE Atlas"}
-    found = latencies(3, 0, "WonderNetwork")
-    upper = [found.of(0, 1), found.of(0, 2), found.of(1, 2)]
-    assert sorted(upper / np.min(upper)) == pytest.approx([1, 2, 4])
-    assert np.mean(upper) == pytest.approx(1)
+    assert {case["latency"] for case in paper1_weighted_overlays.FIG4.cases(True)} == {KING}
+    for source, ratios in ((KING, [1, 1, 2]), ("WonderNetwork", [1, 2, 4])):
+        found = latencies(3, 0, source)
+        upper = [found.of(0, 1), found.of(0, 2), found.of(1, 2)]
+        assert sorted(upper / np.min(upper)) == pytest.approx(ratios)
+        assert np.mean(upper) == pytest.approx(10)
+    whole = latencies(3, 0, KING, whole=True)
+    assert sorted(whole.of(u, v).item() for u, v in ((0, 1), (0, 2), (1, 2))) == [8, 8, 15]
+
+
+NOTHING = FigureRows(())
 
 
 @pytest.mark.parametrize(
-    ("relation", "ours", "verdict"),
+    ("kind", "relation", "theirs", "ours", "verdict"),
     [
-        ("about", 11, "reproduced"),
-        ("about", 14, "not reproduced"),
-        ("at most", -5, "reproduced"),
-        ("at most", 13, "not reproduced"),
-        ("at least", 99, "reproduced"),
-        ("at least", 7, "not reproduced"),
-        ("about", float("nan"), "not measured"),
+        (NUMBER, "", 10, 12.4, REPRODUCED),
+        (NUMBER, "", 10, 12.6, CONTRADICTED),
+        (NUMBER, "", 10, float("nan"), NOT_MEASURED),
+        (BOUND, "at most", 1.8, 1.8, REPRODUCED),
+        (BOUND, "at most", 1.8, 1.81, CONTRADICTED),
+        (BOUND, "at least", 1, 0.99, CONTRADICTED),
+        (TIME, "", 10, 9, REPRODUCED),
+        (TIME, "", 10, 2, SURPASSED),
+        (TIME, "", 10, 20, CONTRADICTED),
+        (ORDER, "", None, Measured(0.1, 0.05), REPRODUCED),
+        (ORDER, "", None, Measured(0.1, 0.2), CONTRADICTED),
+        (ORDER, "", None, Measured(0.0), CONTRADICTED),
+        (ORDER, "alike", None, Measured(-0.05), REPRODUCED),
+        (ORDER, "alike", None, Measured(0.2), CONTRADICTED),
+        (TREND, "", None, Measured(0.0, 0.0), CONTRADICTED),
+        (TREND, "", None, Measured(-0.0, 0.0), CONTRADICTED),
+        (TREND, "", None, Measured(0.5, 0.1, holds=False), CONTRADICTED),
+        (TREND, "", None, Measured(0.5, 0.1), REPRODUCED),
     ],
 )
-def test_verdicts(relation, ours, verdict):
-    claim = Claim("I", "ten", 10, lambda _: ours, relation, why="chance")
-    found = claim.verdict(FigureRows(()))
+def test_verdicts(kind, relation, theirs, ours, verdict):
+    """One rule per kind: bounds have no tolerance, and an equality is neither an order nor a trend."""
+    claim = Claim(kind, "I", "a claim", lambda _: ours, theirs, relation, reason="an experiment")
+    found = claim.verdict(NOTHING)
     assert found["verdict"] == verdict
-    assert found["why"] == ("" if verdict == "reproduced" else "chance")
+    assert found["reason"] == ("an experiment" if verdict == CONTRADICTED else "")
+    assert (found["factor"] is not None) == (verdict == SURPASSED)
+
+
+def test_a_cost_can_be_surpassed_another_number_cannot():
+    verdicts = [
+        Claim(NUMBER, "I", "a number", lambda _: 1.0, 10, is_cost=cost).verdict(NOTHING)["verdict"]
+        for cost in (True, False)
+    ]
+    assert verdicts == [SURPASSED, CONTRADICTED]
+
+
+def test_a_reason_is_the_result_of_an_experiment():
+    """A reason is computed from the rows of the claim's figure, or of the experiment that it names."""
+    rows = FigureRows(({"seconds": 2.0},))
+    claim = Claim(NUMBER, "I", "ten", lambda _: 1.0, 10, reason=lambda r: f"{r.mean('seconds')} s")
+    assert claim.verdict(rows)["reason"] == "2.0 s"
+    other = Claim(
+        NUMBER,
+        "I",
+        "ten",
+        lambda _: 1.0,
+        10,
+        reason=lambda r: f"{r.mean('seconds')} s",
+        experiment="paper1-x",
+    )
+    assert other.verdict(NOTHING, {"paper1-x": rows})["reason"] == "2.0 s (experiment paper1-x)"
+    assert other.verdict(NOTHING)["reason"].startswith(NOT_KNOWN)
+
+
+def test_orders_and_trends_are_measured_in_pairs():
+    """Differences of pairs with the same seed count, not those between seeds."""
+    rows = FigureRows(
+        tuple(
+            {"algorithm": name, "x": x, "seed": seed, "y": 100 * seed + x + extra}
+            for name, extra in (("low", 0), ("high", 1))
+            for x in (1, 2, 3)
+            for seed in (1, 2, 3)
+        )
+    )
+    found = order("y", {"algorithm": "low"}, {"algorithm": "high"}, ("x", "seed"))(rows)
+    assert found.value > found.margin == pytest.approx(0)
+    for sign, holds in ((1, True), (-1, False)):
+        found = trend("y", "x", sign, ("seed", "algorithm"))(rows)
+        assert (found.value > found.margin and found.holds) == holds
+    flat = FigureRows(tuple(row | {"y": 5} for row in rows.all))
+    found = trend("y", "x", 1, ("seed", "algorithm"))(flat)
+    assert not (found.value > found.margin and found.holds)
+
+
+def test_scores_are_per_paper_size_and_kind():
+    claims = [
+        {"paper": 1, "size": "the paper's", "kind": TREND, "verdict": REPRODUCED},
+        {"paper": 1, "size": "the paper's", "kind": TREND, "verdict": CONTRADICTED},
+        {"paper": 1, "size": "reduced", "kind": TREND, "verdict": REPRODUCED},
+        {"paper": 1, "size": "the paper's", "kind": TIME, "verdict": SURPASSED},
+        {"paper": 2, "size": "the paper's", "kind": TREND, "verdict": REPRODUCED},
+    ]
+    rows = scores(claims)
+    assert [(row["paper"], row["size"], row["kind"], row["claims"]) for row in rows] == [
+        (1, "the paper's", TREND, 2),
+        (1, "the paper's", TIME, 1),
+        (1, "reduced", TREND, 1),
+        (2, "the paper's", TREND, 1),
+    ]
+    assert rows[1][SURPASSED] == 1
+    assert rows[1][REPRODUCED] == 0
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
@@ -159,9 +265,9 @@ def test_every_curve_is_drawn(figure):
     from matplotlib.figure import Figure as Canvas
 
     found = {panel.y: 2.0 for panel in figure.panels}
-    first, last = (figure.cases(True)[at] for at in (0, -1))
+    first, last = (list(figure.cases(True))[at] for at in (0, -1))
     rows = [
-        dict.fromkeys(("round", "topics", "size", "shadow_size"), 3)
+        dict.fromkeys(("round", "topics", "size", "shadow_size", "shortest", "load"), 3)
         | {"kind": "join", "algorithm": name}
         | case
         | found
@@ -180,12 +286,26 @@ def test_every_curve_is_drawn(figure):
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
-def test_every_claim_has_a_reason_for_a_difference(figure):
-    """Each claim has a reason and a section, and its text is unique in the figure."""
-    assert all(claim.why and claim.where for claim in figure.claims)
+def test_every_claim_is_well_formed(figure):
+    """Each claim has a kind, a section, a text unique in its figure, and a number if its kind needs one."""
     texts = [claim.text for claim in figure.claims]
     assert len(set(texts)) == len(texts)
-    assert {claim.relation for claim in figure.claims} <= {"about", "at most", "at least"}
+    for claim in figure.claims:
+        assert claim.where
+        assert claim.kind in KINDS
+        assert (claim.theirs is None) == (claim.kind in (ORDER, TREND))
+        assert claim.relation in (("at most", "at least") if claim.kind == BOUND else ("", "alike"))
+        assert claim.otherwise in (CONTRADICTED, IMPOSSIBLE, NOT_COMPARABLE)
+        if claim.otherwise == NOT_COMPARABLE:
+            assert claim.reason != NOT_KNOWN, "what would be needed to compare it?"
+        if claim.experiment is not None:
+            assert claim.experiment in {other.key for other in FIGURES}
+
+
+def test_every_kind_has_a_rule_and_every_paper_a_reference():
+    assert set(RULES) == set(KINDS)
+    assert set(PAPERS) == {figure.paper for figure in FIGURES}
+    assert all(paper.title in paper.text and str(paper.year) in paper.text for paper in PAPERS.values())
 
 
 @pytest.mark.parametrize("content", [b"", b'[{"k": 1', b"[]", b"{}", b"[1]", b"\xff"])
@@ -200,21 +320,34 @@ def test_damaged_cases_have_no_rows(tmp_path, content):
     assert [one.name for one in tmp_path.iterdir()] == ["case.json"]
 
 
-def test_a_figure_is_written_and_shown(tmp_path):
-    """A table, a drawing, claims, and a page without external resources."""
+def test_a_run_without_spark_continues_where_it_stopped(tmp_path, monkeypatch):
+    """Cases on disk are not run again; a page without external resources has every claim."""
     pytest.importorskip("matplotlib")
-    figure = paper2_low_degree.FIG5
-    rows = rows_of(
-        figure, *(paper2_low_degree._case(seed, 20, size, "unif") for seed in (0, 1) for size in (10, 20))
+    figure = paper2_low_degree.BOUNDS
+    ran = []
+    monkeypatch.setattr(
+        "broadloom.papers.reproduction.run_case",
+        lambda key, case, folder: (
+            ran.append(case),
+            write_case([case | {"share_of_bound": 0.5, "least_share": 0.9}], case_file(folder, key, case)),
+        ),
     )
-    claims = write_figure(figure, rows, tmp_path, quick=True)
-    page = write_page({figure: True}, claims, tmp_path).read_text()
+    cases = list(figure.cases(True))
+    assert reproduce([figure], tmp_path, quick=True, run=False).claims == []
+    assert ran == []
+    first = reproduce([figure], tmp_path, quick=True)
+    assert (first.run, first.known, len(ran)) == (len(cases), 0, len(cases))
+    case_file(tmp_path, figure.key, cases[0]).write_text("[{")
+    again = reproduce([figure], tmp_path, quick=True)
+    assert (again.run, again.known) == (1, len(cases) - 1)
+    page = again.page.read_text()
     assert "Reduced size." in page
     assert "data:image/svg+xml" in page
-    assert "http" not in page.replace("http://www.w3.org", "")
-    assert all(html.escape(claim["claim"]) in page for claim in claims)
+    assert not re.findall(r"(?:src|href)='https?:", page)
+    assert all(html.escape(claim["claim"]) in page for claim in again.claims)
+    assert {claim["verdict"] for claim in again.claims} == {REPRODUCED}
+    assert html.escape(PAPERS[2].title) in page
     assert (tmp_path / "claims.parquet").exists()
-    assert (tmp_path / "paper2-fig5.svg").read_text().count("cd-oda-1") >= 1
 
 
 def test_unknown_figures_are_refused():
@@ -222,3 +355,22 @@ def test_unknown_figures_are_refused():
         figures_of(9)
     with pytest.raises(bl.InputError, match="paper 1 has no 'fig1' here; there are fig4"):
         figures_of(1, "fig1")
+
+
+def test_every_algorithm_of_a_paper_names_its_reference():
+    """The docstring of each algorithm that has a paper cites it."""
+    from broadloom.assignment import ALGORITHMS as ASSIGN
+    from broadloom.linking import ALGORITHMS as LINK
+
+    for algorithm in (*LINK, *ASSIGN):
+        if algorithm.paper != "ours":
+            assert "Reference: " in (algorithm.run.__doc__ or ""), algorithm.name
+
+
+def test_the_citation_file_has_the_five_papers():
+    text = (pathlib.Path(__file__).parents[2] / "CITATION.cff").read_text()
+    pages = (pathlib.Path(__file__).parents[2] / "docs" / "references.md").read_text()
+    for paper in PAPERS.values():
+        assert paper.title in " ".join(text.split())
+        assert paper.title in pages
+        assert all(name.split()[-1] in text for name in paper.authors)

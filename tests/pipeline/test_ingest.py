@@ -497,7 +497,7 @@ def test_parquet_of_any_names_and_types(spark, tmp_path):
 def test_lost_rows_are_a_bug_under_python_o_too(tmp_path):
     """The account of rows must add up: good rows that did not arrive, and lines that Spark did not read."""
     with pytest.raises(InternalError, match="subscriptions: 4 rows are good, but 3 arrived"):
-        raw_to_tables._TableRows("subscriptions", None, 5, accepted=3).account({"blank line": 1})
+        raw_to_tables.account_of("subscriptions", 5, {"blank line": 1}, good=3, used=3, written=3)
     (tmp_path / "subscriptions.csv").write_text("node,topic\na,t\n")
     files = find_files([RawSource(str(tmp_path))])
     with pytest.raises(InternalError, match="the files have 2 lines, but Spark read 1"):

@@ -6,11 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import broadloom as bl
 from broadloom import workload
 from broadloom.measures import components_per_topic, topic_diameters
-from broadloom.pipeline.spark_inspect import components, degrees, diameters, measure_on_spark, verify_on_spark
+from broadloom.mqtt.topic_filters import FilterLookup, groups, is_filter, is_valid_filter
+from broadloom.pipeline import spark_inspect
+from broadloom.pipeline.spark_inspect import (
+    PlanTables,
+    measure_into,
+    measure_on_spark,
+    topics_on_spark,
+    verify_on_spark,
+    verify_plan,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -26,6 +37,17 @@ def plan(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans") / "plan"
     made.save(folder)
     return made, folder
+
+
+def topics_of(spark, folder):
+    """The rows of all topics of a plan, on Spark, by name."""
+    tables = PlanTables(folder)
+    with topics_on_spark(tables, tables.links(), spark, measured=True) as topics:
+        return {row.topic: row for row in topics.collect()}
+
+
+def no_spark():
+    raise AssertionError("a small plan is inspected without Spark")
 
 
 def test_a_good_plan_is_good(spark, plan):
@@ -50,12 +72,14 @@ def broken(plan, tmp_path):
 
 
 def test_components_equal_those_of_the_measure(spark, plan, broken):
-    """Topic by topic, on a good plan and on a broken one."""
+    """Topic by topic with subscribers, on a good plan and on a broken one."""
     made = plan[0]
     for overlay, folder in ((made.overlay, plan[1]), broken):
-        found = {row.topic: row.components for row in components(spark, folder).collect()}
-        expected = components_per_topic(made.interest, overlay)
-        assert found == dict(zip(made.interest.topic_ids, expected.tolist(), strict=True))
+        found = {name: row.components for name, row in topics_of(spark, folder).items()}
+        expected = dict(
+            zip(made.interest.topic_ids, components_per_topic(made.interest, overlay).tolist(), strict=True)
+        )
+        assert found == {name: count for name, count in expected.items() if count}
 
 
 def test_a_broken_plan_is_detected(spark, plan, broken):
@@ -83,13 +107,15 @@ def test_measures_equal_those_of_metrics(spark, plan):
 def test_degrees_and_diameters_one_by_one(spark, plan, broken):
     made = plan[0]
     for overlay, folder in ((made.overlay, plan[1]), broken):
-        found = {row.topic: (row.hops, row.length) for row in diameters(spark, folder).collect()}
+        found = {name: (row.hops, row.length) for name, row in topics_of(spark, folder).items()}
         hops, lengths = (topic_diameters(made.interest, overlay, kind) for kind in (None, made.weights))
         for topic in np.flatnonzero(np.diff(made.interest.node_start)).tolist():
             name = made.interest.topic_ids[topic]
             assert found[name] == pytest.approx((hops[topic], lengths[topic]), rel=1e-12)
-        counted = {row.node: row.degree for row in degrees(spark, folder).collect()}
-        assert counted == dict(zip(made.interest.node_ids, overlay.degrees().tolist(), strict=True))
+        counted = PlanTables(folder).degrees()
+        assert dict(zip(*(counted[name].to_pylist() for name in ("node", "degree")), strict=True)) == dict(
+            zip(made.interest.node_ids, overlay.degrees().tolist(), strict=True)
+        )
 
 
 def test_overlapping_filters_count_as_one_topic_as_in_process(spark, tmp_path, capsys):
@@ -106,7 +132,7 @@ def test_overlapping_filters_count_as_one_topic_as_in_process(spark, tmp_path, c
         edges = pyarrow.parquet.read_table(folder / "edges.parquet")
         pyarrow.parquet.write_table(edges.slice(0, kept), folder / "edges.parquet")
         expected = dict(zip(grouped.topic_ids, components_per_topic(grouped, made.overlay), strict=True))
-        assert {row.topic: row.components for row in components(spark, folder).collect()} == expected
+        assert {name: row.components for name, row in topics_of(spark, folder).items()} == expected
         verdict = verify_on_spark(folder, spark=spark)
         assert (verdict.topics, verdict.filters) == (grouped.topic_count, 4)
         assert verdict.good == made.is_topic_connected() == (name == "whole")
@@ -117,6 +143,37 @@ def test_overlapping_filters_count_as_one_topic_as_in_process(spark, tmp_path, c
         assert alone[1] == on_spark[1] == (name == "broken")
         assert on_spark[0] == {**alone[0], "disconnected": sorted(alone[0]["disconnected"]), "bad_edges": 0}
     assert "4 topic filters; those that overlap count as one topic" in verdict.summary()
+
+
+def test_one_process_and_spark_write_the_same_measures(spark, plan, broken, tmp_path, monkeypatch):
+    """Bit for bit, for any number of blocks; a small plan is inspected without Spark."""
+    filters = tmp_path / "filters"
+    wanted = [["a/#", "x", "b/1"], ["a/b", "x"], ["+/b", "c/+"], ["c/d"], ["c/+", "x"], ["+/1"]]
+    bl.link(bl.Interest.from_lists(wanted), workload.weights(6, "planar", seed=3)).save(filters)
+    for number, folder in enumerate((plan[1], broken[1], filters)):
+        found = []
+        for rows, block in ((10**9, 10**9), (-1, 10**9), (-1, 40)):
+            monkeypatch.setattr(spark_inspect, "IN_PROCESS_ROWS", rows)
+            monkeypatch.setattr(spark_inspect, "BLOCK_ROWS", block)
+            start = no_spark if rows > 0 else lambda: spark
+            out = tmp_path / f"{number}-{rows}-{block}"
+            out.mkdir()
+            measure_into(out, folder, start)
+            topics = pyarrow.parquet.read_table(out / "topics.parquet").sort_by("topic").to_pylist()
+            found.append((verify_plan(folder, start), (out / "measures.json").read_bytes(), topics))
+        assert found[0] == found[1] == found[2]
+
+
+@given(st.lists(st.text("ab+#/$", max_size=5).filter(bool), max_size=12))
+def test_the_group_of_each_topic_follows_from_the_filters_alone(texts):
+    """Topics are looked up one by one; the groups are those of all topics and filters together."""
+    valid = sorted({text for text in texts if is_valid_filter(text)})
+    found = FilterLookup(filter(is_filter, valid))
+    names = {text: found.group(text) or text for text in valid}
+    together = groups(valid)
+    for one in valid:
+        for other in valid:
+            assert (names[one] == names[other]) == (together[one] == together[other])
 
 
 def test_a_folder_that_is_not_a_plan_is_refused(spark, tmp_path):

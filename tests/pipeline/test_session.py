@@ -46,10 +46,10 @@ def test_yarn_without_its_configuration_is_refused_in_one_line(monkeypatch, tmp_
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(InputError, match=r"needs HADOOP_CONF_DIR.*it is not set"):
-        module._launch(SparkEngine(master="yarn"), tmp_path)
+        module._launch(SparkEngine(master="yarn"), {})
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="nowhere is not a folder"):
-        module._launch(SparkEngine(master="yarn"), tmp_path)
+        module._launch(SparkEngine(master="yarn"), {})
 
 
 def test_master_and_remote_exclude_each_other():
@@ -112,7 +112,7 @@ def test_an_address_where_nothing_listens_is_refused_at_once():
     with pytest.raises(UnreachableError, match=r"no Spark Connect at sc://127\.0\.0\.1:1"):
         module._check_reachable("sc://127.0.0.1:1", "Spark Connect", 15002)
     with pytest.raises(UnreachableError, match=r"no Spark master at spark://127\.0\.0\.1:1: "):
-        module._launch(SparkEngine(master="spark://127.0.0.1:1"), None)
+        module._launch(SparkEngine(), {"spark.master": "spark://127.0.0.1:1"})
 
 
 def test_settings_are_texts_with_an_equals_sign():
@@ -138,9 +138,68 @@ def test_executors_get_the_package_as_a_zip(tmp_path):
 
 
 def test_local_settings_fit_the_machine():
-    settings = module._settings(SparkEngine())
+    settings = module._settings(SparkEngine(), {})
     assert int(settings["spark.driver.memory"].removesuffix("m")) >= 1024
-    assert "spark.driver.memory" not in module._settings(SparkEngine(master="yarn"))
+    assert "spark.driver.memory" not in module._settings(SparkEngine(master="yarn"), {}, local=False)
+
+
+def test_settings_of_the_user_take_precedence_over_ours(tmp_path, monkeypatch):
+    """Those of the engine come first, then PYSPARK_SUBMIT_ARGS, then spark-defaults.conf."""
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# a comment\nspark.master spark://head:7077\nspark.driver.extraJavaOptions=-XX:+UseG1GC -Da=b\n"
+        "spark.sql.session.timeZone : CET\nspark.driver.memory\t3g\n"
+    )
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 4g --conf spark.x=1 pyspark-shell")
+    user = module.user_settings()
+    assert user == {
+        "spark.master": "spark://head:7077",
+        "spark.driver.extraJavaOptions": "-XX:+UseG1GC -Da=b",
+        "spark.sql.session.timeZone": "CET",
+        "spark.driver.memory": "4g",
+        "spark.x": "1",
+    }
+    settings = module._settings(SparkEngine(conf={"spark.x": "2"}), user)
+    assert not settings.keys() & {"spark.master", "spark.driver.memory", "spark.sql.session.timeZone"}
+    assert settings["spark.x"] == "2"
+    options = settings["spark.driver.extraJavaOptions"]
+    assert options.endswith(" -XX:+UseG1GC -Da=b")
+    assert "SerialGC" not in options
+    (tmp_path / "log4j2.properties").touch()
+    assert module._settings(SparkEngine(), user)["spark.driver.extraJavaOptions"] == "-XX:+UseG1GC -Da=b"
+
+
+def test_the_master_of_spark_defaults_is_used(tmp_path, monkeypatch):
+    (tmp_path / "spark-defaults.conf").write_text("spark.master spark://127.0.0.1:1\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    with pytest.raises(UnreachableError, match=r"no Spark master at spark://127\.0\.0\.1:1: "):
+        module._start(SparkEngine())
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    with pytest.raises(UnreachableError, match=r"no Spark Connect at sc://127\.0\.0\.1:1"):
+        module._start(SparkEngine())
+
+
+class Elsewhere:
+    """A substitute for a session of the caller on a cluster."""
+
+    def __init__(self):
+        self.sparkContext = self
+        self.master = "spark://head:7077"
+        self.applicationId = "app-1"
+        self.files = []
+
+    def addPyFile(self, path):  # noqa: N802
+        """Note the file."""
+        self.files.append(path)
+
+
+def test_the_package_travels_with_a_session_of_the_caller_once():
+    elsewhere = Elsewhere()
+    for _ in range(2):
+        with session(spark=elsewhere):
+            pass
+    [path] = elsewhere.files
+    assert "broadloom/pipeline/run.py" in zipfile.ZipFile(path).namelist()
 
 
 KILLED_JVM = """

@@ -263,3 +263,24 @@ def test_sources_that_cannot_be_streamed_are_refused(spark, tmp_path):
         maintain_on_spark(start, "kafka://host:9092", tmp_path / "out", spark=spark, once=True)
     with pytest.raises(MissingExtraError, match=r"no connector to Kafka; add --conf spark\.jars\.packages"):
         maintain_on_spark(start, "kafka://host:9092/events", tmp_path / "out", spark=spark, once=True)
+
+
+def test_files_of_any_age_are_applied(spark, tmp_path):
+    """Spark itself skips files that are a week older than the newest one."""
+    drop(tmp_path / "in", "new", ROWS[:20])
+    go = {"spark": spark, "once": True}
+    assert maintain_on_spark(start, tmp_path / "in", tmp_path / "out", **go)["applied"] == 20
+    drop(tmp_path / "in", "old", ROWS[20:])
+    os.utime(tmp_path / "in" / "old.jsonl", (1_500_000_000, 1_500_000_000))
+    assert maintain_on_spark(start, tmp_path / "in", tmp_path / "out", **go)["applied"] == 40
+    check(tmp_path / "out")
+    metrics = (tmp_path / "out" / "metrics.prom").read_text().splitlines()
+    assert "broadloom_stream_events_applied_total 40" in metrics
+    assert "broadloom_stream_version 2" in metrics
+
+
+def test_a_stream_does_not_write_to_a_remote_store_or_a_folder_named_like_one(spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="a stream writes its versions to a local folder"):
+        maintain_on_spark(start, tmp_path, "s3a://bucket/out", spark=spark, once=True)
+    assert not list(tmp_path.iterdir())

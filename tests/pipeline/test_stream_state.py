@@ -152,3 +152,54 @@ def test_versions_keep_the_addresses_and_filters_of_the_plan(tmp_path):
     ]
     assert found.is_topic_connected()
     assert found.interest.topic_ids == ("a/#", "a/b", "+/b")
+
+
+def partitions(count):
+    """The events as messages of several partitions of Kafka: each node has one, in the order of events."""
+    parts = [[] for _ in range(count)]
+    for line in LINES:
+        node = json.loads(line)["node"]
+        parts[sum(map(ord, node)) % count].append(line)
+    return parts
+
+
+def test_partitions_that_are_read_at_different_speed_are_applied_in_the_order_of_each_node(tmp_path):
+    """With one order of all events, normal traffic of the slower partition would be refused as late."""
+    fast, slow = partitions(2)
+    batches = [fast[:20] + slow[:2], fast[20:], slow[2:10], slow[10:]]
+    state = module.StreamState(
+        tmp_path / "node", lambda: bl.maintain(INTEREST), keep=2, done=lambda _: None, order="node"
+    )
+    for number, lines in enumerate(batches):
+        state.apply(Rows(lines), number)
+    assert (state.counts["applied"], state.counts["quarantined"]) == (60, 0)
+    again = module.StreamState(
+        tmp_path / "node", lambda: bl.maintain(INTEREST), keep=2, done=lambda _: None, order="node"
+    )
+    again.apply(Rows(LINES), 9)
+    assert (again.counts["applied"], again.counts["quarantined"]) == (0, 60), "a replay applies nothing"
+    with pytest.raises(InputError, match="in the order of node, not seq; give order node"):
+        module.StreamState(tmp_path / "node", pytest.fail, keep=2, done=lambda _: None)
+    whole = module.StreamState(tmp_path / "seq", lambda: bl.maintain(INTEREST), keep=2, done=lambda _: None)
+    for number, lines in enumerate(batches):
+        whole.apply(Rows(lines), number)
+    assert whole.counts["quarantined"] > 0
+
+
+def test_a_message_without_seq_gets_its_offset():
+    event = module._message_event('{"kind": "leave", "node": "a"}', 7)
+    assert event.values["seq"] == 7
+    assert module._message_event('{"seq": 3, "kind": "leave", "node": "a"}', 7).values["seq"] == 3
+    assert module._message_event(None, 7).values is None
+
+
+def test_options_of_kafka_have_a_rate_and_the_settings_of_the_client():
+    client = {"security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}
+    assert module.kafka_options("kafka://a:9092,b:9092/events", 500, client) == {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.bootstrap.servers": "a:9092,b:9092",
+        "subscribe": "events",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "500",
+    }

@@ -25,7 +25,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "bandwidth",
         "each subscriber in turn where filters grow least",
         subscribers.gr,
-        subscribers.OrderOptions,
+        subscribers.GrOptions,
     ),
     _subscriber_algorithm(
         "gr*",

@@ -17,6 +17,7 @@ from broadloom.errors import InputError
 from broadloom.progress import Silent, watched_by
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.progress import Progress, TaskID
     from rich.table import Table
 
@@ -40,7 +41,7 @@ def say(text: str, error: bool = False) -> None:
 
 
 def show(
-    record: Mapping[str, Any], text: str, as_json: bool, quiet: bool, table: Table | None = None
+    record: Mapping[str, Any], text: str, as_json: bool, quiet: bool, table: RenderableType | None = None
 ) -> None:
     """Print a result: the record as JSON, or the text and the table."""
     from rich.console import Console
@@ -68,8 +69,10 @@ def show(
 
 def keep_apart(output: Path, *inputs: Path) -> None:
     """Refuse an output that would replace one of its inputs."""
+    from broadloom.storage import as_path
+
     for path in inputs:
-        if path.resolve() == output.resolve():
+        if as_path(path).resolve() == as_path(output).resolve():
             raise InputError(f"the output {output} is also the input; choose another output")
 
 
@@ -141,12 +144,18 @@ Remote = Annotated[str | None, typer.Option(help="A Spark Connect server: sc://h
 Conf = Annotated[list[str] | None, typer.Option(help="A setting of Spark, as spark.name=value; repeatable.")]
 
 
-def engine_of(master: str | None, remote: str | None, conf: list[str] | None) -> SparkEngine:
+Ui = Annotated[bool, typer.Option("--ui", help="Turn Spark's web page on, and print its address.")]
+UI_SETTING = "spark.ui.enabled=true"
+
+
+def engine_of(
+    master: str | None, remote: str | None, conf: list[str] | None, ui: bool = False
+) -> SparkEngine:
     """The Spark settings of the options, after a check that Spark is installed."""
     from broadloom.pipeline import SparkEngine, need_spark, parse_conf
 
     need_spark()
-    return SparkEngine(master, remote, parse_conf(conf or []))
+    return SparkEngine(master, remote, parse_conf([*(conf or []), *([UI_SETTING] if ui else [])]))
 
 
 def engine_if_asked(master: str | None, remote: str | None, conf: list[str] | None) -> SparkEngine | None:

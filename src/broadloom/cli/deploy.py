@@ -15,6 +15,7 @@ from broadloom.cli.deploy_options import (
     ADDRESS,
     PATIENCE,
     RATE,
+    TARGET_NAMES,
     Accounts,
     Address,
     Certificates,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from broadloom.deployment import Settings, Wiring
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
+ROUTER = "haproxy"  # a target of `export` that is not a broker
 app = typer.Typer(
     help="Write native configuration of brokers, rehearse it on this machine, and order changes.",
     no_args_is_help=True,
@@ -48,9 +50,17 @@ app = typer.Typer(
 
 @app.command("export")
 def export_plan(
-    plan: PlanFolder,
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the files.")],
-    to: To = None,
+    plan: Annotated[
+        Path | None, typer.Argument(help=f"The folder of a plan; none with --to {ROUTER}.")
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            help=f"One of {TARGET_NAMES}; by default the fleet's kind; or {ROUTER}: a router of clients.",
+        ),
+    ] = None,
     fleet: FleetFile = None,
     messages: Messages = None,
     publishers: PublisherMode = None,
@@ -70,11 +80,23 @@ def export_plan(
     ] = False,
     accounts: Accounts = False,
     qos: Qos = 1,
+    listen: Annotated[
+        str, typer.Option(help=f"{ROUTER}: the port, or host:port, at which routers accept clients.")
+    ] = "",
+    relay: Annotated[
+        str, typer.Option(help=f"{ROUTER}: host:port of the relay of the agent that moves clients.")
+    ] = "",
+    relay_ca: Annotated[
+        str | None, typer.Option(help=f"{ROUTER}: certificates that routers trust at the relay; enables TLS.")
+    ] = None,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Write native configuration: one file per broker, checked for loops, duplicates and lost publishers.
+
+    With --to haproxy, write routers that send each client to the broker of a map, so that any client can
+    be moved: broadloom deploy export --to haproxy --fleet fleet.toml -o routers
 
     Example: broadloom deploy export plan --fleet fleet.toml -o conf
     """
@@ -87,6 +109,15 @@ def export_plan(
         save_export,
     )
 
+    if to == ROUTER:
+        if plan is not None or fleet is None:
+            raise InputError(f"--to {ROUTER} takes a fleet and no plan; give --fleet fleet.toml")
+        _export_routers(output, fleet, listen, relay, relay_ca, tls, certificates, force, as_json, quiet)
+        return
+    if plan is None:
+        raise InputError("the folder of a plan is missing; give it first")
+    if listen or relay or relay_ca:
+        raise InputError(f"--listen, --relay and --relay-ca are for --to {ROUTER}; leave them out")
     options = DeployOptions(to, fleet, address, tls, certificates, credentials, accounts, qos)
     if remove and with_secrets:
         raise InputError("--remove writes no passwords; leave --with-secrets out")
@@ -122,6 +153,44 @@ def export_plan(
     counts = f"{len(wiring.links):,} links, {len(trees):,} trees"
     lines = [f"{len(written):,} files for {target.name}: {counts} -> {output}", *text, *notes]
     show(record | carried | {"notes": notes}, "\n".join(lines), as_json, quiet)
+
+
+def _export_routers(
+    output: Path,
+    fleet: Path,
+    listen: str,
+    relay: str,
+    relay_ca: str | None,
+    tls: bool,
+    certificates: str | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from broadloom.deployment.exports import save_export
+    from broadloom.deployment.targets.haproxy_router import (
+        CERTIFICATE,
+        FOLDER,
+        RouterSettings,
+        files,
+        router_record,
+    )
+
+    certificate = CERTIFICATE if certificates is None else f"{certificates}/server.pem"
+    settings = RouterSettings(
+        listen=listen or ("8883" if tls else "1883"),
+        certificate=certificate if tls else None,
+        relay=relay or RouterSettings.relay,
+        relay_ca=relay_ca,
+        folder=certificates or FOLDER,
+    )
+    loaded = bl.Fleet.load(fleet)
+    written = files(loaded, settings)
+    save_export(output, written, router_record(loaded, settings), force)
+    notes = [] if tls else ["clients connect in plain text: their passwords and messages can be read"]
+    record = {"output": str(output), "target": ROUTER, "brokers": len(loaded.brokers)}
+    record |= {"files": sorted(written), "notes": notes}
+    show(record, "\n".join([f"{len(written):,} files for {ROUTER} -> {output}", *notes]), as_json, quiet)
 
 
 def _secret_notes(settings: Settings, output: Path, with_secrets: bool) -> list[str]:

@@ -1,19 +1,21 @@
 """`broadloom ingest`: raw logs, dumps and pings to canonical tables, on Spark."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from broadloom.cli.common import Conf, Force, Json, Master, Quiet, Remote, engine_of, progress, show
+from broadloom.cli.common import Conf, Force, Json, Master, Quiet, Remote, Ui, engine_of, progress, show
 
 
 def ingest(
     sources: Annotated[
         list[str],
-        typer.Argument(help="Files, folders or patterns; as KIND=PATH or KIND@BROKER=PATH where needed."),
+        typer.Argument(
+            help="Files, folders, patterns or URIs, or table:NAME; as KIND=PATH or KIND@BROKER=PATH where "
+            "needed."
+        ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the tables.")],
+    output: Annotated[str, typer.Option("-o", "--output", help="The folder or URI for the tables.")],
     wildcards: Annotated[
         str,
         typer.Option(
@@ -27,6 +29,7 @@ def ingest(
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
+    ui: Ui = False,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -37,7 +40,7 @@ def ingest(
     """
     from rich.table import Table
 
-    engine = engine_of(master, remote, conf)
+    engine = engine_of(master, remote, conf, ui)
     from broadloom.pipeline.ingest import ingest as run_ingest
 
     with progress(quiet):

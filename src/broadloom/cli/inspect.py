@@ -194,11 +194,12 @@ def report(
     Example: broadloom report plan -o report.html; broadloom report before after -o change.html
     """
     from broadloom.report import html_of, record_of_folders, write_page
+    from broadloom.storage import as_path, is_remote, local_folders
 
-    if output.exists() and not force:
+    if as_path(output).exists() and not force:
         raise InputError(f"{output} exists already; choose another output, or replace it with --force")
-    with progress(quiet):
-        record = record_of_folders(plans, title, unit, dated=True)
+    with progress(quiet), local_folders(plans, ("plan", "assign", "ingest")) as folders:
+        record = record_of_folders(folders, title, unit, dated=not any(map(is_remote, plans)))
         page = html_of(record)
     write_page(page, output)
     summaries = [f"{plan['name']}: {plan['summary']}" for plan in record["plans"]]

@@ -147,7 +147,7 @@ def _on_spark(
     if algorithm not in (None, "dcmaw"):
         raise InputError(f"{algorithm} does not run on Spark; choose --algorithm dcmaw, or no master")
     from broadloom.pipeline import link_on_spark
+    from broadloom.storage import as_path
 
-    scratch = output.absolute().parent
-    scratch.mkdir(parents=True, exist_ok=True)
+    scratch = as_path(output).absolute().parent
     return link_on_spark(problem.interest, problem.weights, seed, engine, scratch=scratch, **options)

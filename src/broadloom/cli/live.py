@@ -117,6 +117,12 @@ def agent(
     broker: Annotated[
         str, typer.Option(help="The broker of this agent, by its name in the fleet file.")
     ] = "",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="The address of a broker that has joined and is not in the fleet file: host[:port]."
+        ),
+    ] = None,
     state: State = STATE,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Replace another agent, whose state is lost.")
@@ -141,7 +147,7 @@ def agent(
     if not broker:
         raise InputError(f"no broker is given; give --broker, one of {', '.join(list(loaded.brokers)[:20])}")
     set_up_log(quiet, verbose)
-    options = AgentOptions(loaded, broker, agent_folder(state, broker), take_over)
+    options = AgentOptions(loaded, broker, agent_folder(state, broker), take_over, address=address)
 
     def ready() -> None:
         record = {"broker": broker, "controller": str(loaded.live.address())}

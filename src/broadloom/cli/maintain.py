@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import broadloom as bl
-from broadloom.cli.common import Conf, Force, Json, Master, Quiet, Seed, engine_of, keep_apart, progress, show
+from broadloom.cli.common import (
+    Conf,
+    Force,
+    Json,
+    Master,
+    Quiet,
+    Seed,
+    Ui,
+    engine_of,
+    keep_apart,
+    progress,
+    show,
+)
 from broadloom.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,8 +67,23 @@ def maintain(
     stream: Annotated[bool, typer.Option("--stream", help="Watch for events, on Spark.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Stream the present events, then stop.")] = False,
     seed: Seed = 0,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            help="For a stream: seq (all events are in one order; the default for files) or node (those of "
+            "each broker are; the default for Kafka)."
+        ),
+    ] = None,
+    messages_at_a_time: Annotated[
+        int | None, typer.Option(help="For Kafka: the largest number of messages per batch.")
+    ] = None,
+    kafka_config: Annotated[
+        Path | None,
+        typer.Option(help="For Kafka: the file of the client's settings (security.protocol=... and so on)."),
+    ] = None,
     master: Master = None,
     conf: Conf = None,
+    ui: Ui = False,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -83,7 +110,8 @@ def maintain(
     keep_apart(output, *(path for path in (tables, plan) if path is not None))
     check_count(fresh_every, "fresh-every")
     unread = _unread_requests(tables) if plan is None else {}
-    _refuse_unused(stream, once=once, master=master, conf=conf)
+    of_stream = {"order": order, "messages-at-a-time": messages_at_a_time, "kafka-config": kafka_config}
+    _refuse_unused(stream, once=once, master=master, conf=conf, ui=ui, **of_stream)
     if rebaseline and not fresh_every:
         raise InputError(
             "--rebaseline works together with --fresh-every; give, for example, --fresh-every 50"
@@ -96,10 +124,15 @@ def maintain(
             return maintain_folders(tables, plan, weights, **options)
 
         if stream:
-            checks = {"fresh_every": fresh_every, "rebaseline": rebaseline}
-            record = _streamed(
-                start, events, output, engine_of(master, None, conf or []), once=once, **checks
-            )
+            checks: dict[str, Any] = {"fresh_every": fresh_every, "rebaseline": rebaseline, "order": order}
+            if messages_at_a_time is not None:
+                checks["messages_at_a_time"] = messages_at_a_time
+            if kafka_config is not None:
+                from broadloom.pipeline.stream import read_kafka_config
+
+                checks["kafka"] = read_kafka_config(kafka_config)
+            engine = engine_of(master, None, conf or [], ui)
+            record = _streamed(start, events, output, engine, once=once, **checks)
             text = f"{record['applied']:,} events in {record['batches']:,} batches -> {output}"
             show(record | unread, "\n".join([text, *_unreachable(record), *unread.values()]), as_json, quiet)
             return

@@ -28,6 +28,7 @@ TokenFile = Annotated[
     Path | None,
     typer.Option(help=f"The file with the agent's token; by default the environment variable {TOKEN}."),
 ]
+MOST_REASONS = 10
 HERE = f"http://127.0.0.1:{PORT}"
 
 app = typer.Typer(
@@ -50,7 +51,7 @@ def agent(
     """
     import logging
 
-    from broadloom.agents.links import embed_links
+    from broadloom.agents.links import embed_links, watch_clients
     from broadloom.agents.moves import AgentConfig, serving
 
     level = logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING
@@ -58,12 +59,32 @@ def agent(
     over = threading.Event()
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, lambda *_: over.set())
-    with serving(AgentConfig.load(config), hold=embed_links) as service:
+    with serving(AgentConfig.load(config), hold=embed_links, see=watch_clients) as service:
         record = {"port": service.port, "brokers": list(service.brokers)}
         show(record, f"the agent answers at http://127.0.0.1:{service.port}", as_json, quiet)
         while service.thread.is_alive() and not over.wait(0.2):
             pass
         return 0 if service.thread.is_alive() else 1
+
+
+@app.command("key")
+def key(
+    config: Annotated[Path, typer.Argument(help="The configuration file of the agent.")],
+    clients: Annotated[list[str], typer.Argument(help="The names of the clients.")],
+    as_json: Json = False,
+) -> None:
+    """Print the keys of clients, which are their secrets: give each to its `MovingClient` only.
+
+    Example: broadloom migrate key agent.toml meter-1
+    """
+    from broadloom.agents.moves import AgentConfig
+    from broadloom.agents.moves.control_messages import check_client
+
+    keys = AgentConfig.load(config).keys
+    if keys is None:
+        raise InputError(f'{config} has authentication = "broker", so clients need no keys')
+    found = {check_client(client): keys.of(client) for client in clients}
+    show({"keys": found}, "\n".join(f"{client} {value}" for client, value in found.items()), as_json, False)
 
 
 @app.command("summarize")
@@ -136,19 +157,32 @@ def run(
 
     Example: broadloom migrate run moves
     """
-    from broadloom.agents.moves import MovePlan, MoveState, run_moves
+    from broadloom.agents.moves import MovePlan, MoveState, RunProgress, run_moves
+    from broadloom.cli.migrate_progress import MoveDisplay
 
     found, operator = MovePlan.load_from(moves), _operator(agent, token_file)
     stopped = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    last: list[RunProgress] = []
     try:
-        with progress(quiet):
-            ended = run_moves(found, operator, stopped.is_set)
+        with MoveDisplay(quiet or as_json) as display:
+
+            def watch(state: RunProgress) -> None:
+                last[:] = [state]
+                display.update(state)
+
+            ended = run_moves(found, operator, stopped.is_set, watch=watch)
     finally:
         signal.signal(signal.SIGINT, before)
     moved = ended[MoveState.REDIRECTED]
+    reasons = dict(last[0].reasons) if last else {}
     record: dict[str, Any] = {"moves": found.move_count, "moved": moved, "ended": dict(ended)}
-    show(record, f"{moved:,} of {found.move_count:,} clients moved", as_json, quiet, _table(ended))
+    text = f"{moved:,} of {found.move_count:,} clients moved"
+    if not found.move_count:
+        text = f"no client has to move: {found.summary()}"
+    elif moved < found.move_count:
+        text += _why_not(reasons, operator)
+    show(record | {"reasons": reasons}, text, as_json, quiet, _table(ended))
     return 0 if moved == found.move_count else 1
 
 
@@ -198,6 +232,19 @@ def cancel(
         found.extend(operator.cancel(move) for move in moves)
     finally:  # print the cancelled moves, also if a later one is refused
         show({"moves": found}, f"{len(found):,} moves cancelled", as_json, quiet)
+
+
+def _why_not(reasons: dict[str, str], operator: Operator) -> str:
+    """Why clients did not move: a line per reason, and what is wrong with the agent."""
+    clients: dict[str, list[str]] = {}
+    for client, reason in reasons.items():
+        clients.setdefault(reason, []).append(client)
+    lines = []
+    for reason, names in sorted(clients.items(), key=lambda one: -len(one[1]))[:MOST_REASONS]:
+        more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+        lines.append(f"  {', '.join(names[:3])}{more}: {reason}")
+    lines += [f"  {problem}" for problem in operator.health()["problems"][:MOST_REASONS]]
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _table(ended: dict[str, int]) -> Table:

@@ -1,21 +1,32 @@
 """`broadloom run`: the whole pipeline, from raw inputs to a verified plan and its report."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from broadloom.cli.common import Conf, Json, Master, Quiet, Remote, measures_table, progress, show
+from broadloom.cli.common import (
+    UI_SETTING,
+    Conf,
+    Json,
+    Master,
+    Quiet,
+    Remote,
+    Ui,
+    measures_table,
+    progress,
+    show,
+)
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="A TOML file: sources, output, and options of each step.")],
+    config: Annotated[str, typer.Argument(help="A TOML file: sources, output, and options of each step.")],
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Run every step again, also those that are complete.")
     ] = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
+    ui: Ui = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -30,7 +41,8 @@ def run(
 
     chosen = RunConfig.load(config)
     with progress(quiet):
-        outcome = run_pipeline(chosen, chosen.engine(master, remote, **parse_conf(conf or [])), fresh=fresh)
+        settings = parse_conf([*(conf or []), *([UI_SETTING] if ui else [])])
+        outcome = run_pipeline(chosen, chosen.engine(master, remote, **settings), fresh=fresh)
     steps = ", ".join(
         f"{name} {'before' if seconds is None else f'{seconds:.1f} s'}"
         for name, seconds in outcome.steps.items()

@@ -41,7 +41,7 @@ from broadloom.storage import new_folder
 
 RECORD = "deployment.json"
 # What an export can contain; a folder with anything else is not replaced.
-_ENDINGS = (".conf", ".json", Path(REMOVAL_FILE).suffix, mosquitto_bridges.ACL_FOLDER)
+_ENDINGS = (".conf", ".cfg", ".map", ".json", Path(REMOVAL_FILE).suffix, mosquitto_bridges.ACL_FOLDER)
 
 
 @dataclass(frozen=True)

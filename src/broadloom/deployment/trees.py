@@ -24,8 +24,11 @@ from broadloom.mqtt.topic_filters import FilterIndex, covers
 from broadloom.plans import Plan
 
 LEAST = ("latency", "weight")
-# Number of roots that are tried for a large topic, the most central ones.
+# Number of roots that are tried for a large topic, the most central ones. Up to MOST_EXACT members they are
+# found by the distances between all; beyond, by the distances to SAMPLES members and the busiest senders.
 ROOTS = 64
+MOST_EXACT = 2_000
+SAMPLES = 128
 BALANCE_ROUNDS = 20
 
 Pair = tuple[int, int]
@@ -97,7 +100,8 @@ def plan_trees(
     """The trees of all topics of a plan that a broker wants, in the order of topics.
 
     With one publisher, its shortest-path tree is optimal. With several, the best shortest-path tree of any
-    root is taken, whose delay is at most twice the optimum. In a group of several topic filters, the brokers
+    root is taken, whose delay is at most twice the optimum; of a topic with more than 2,000 brokers, only
+    roots that are central by a sample are tried. In a group of several topic filters, the brokers
     of each filter are kept together first, and the weight decides among the trees that do.
 
     Args:
@@ -126,11 +130,13 @@ def plan_trees(
     anywhere = publisher_links(plan, grouped) if mode_of(plan, publishers) == ANYWHERE else None
     names = plan.interest.node_ids
     by_name = np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
+    topics = {text: topic for topic, text in enumerate(plan.interest.topic_ids)}
+    near = _LinksOfBrokers(plan)
     planned = []
     leaves = []
     trees = []
     for number, filters in enumerate(grouped):
-        group = _group(plan, filters, by_name)
+        group = _group(plan, filters, topics, by_name, near)
         if len(group.members):
             sent = senders[filters[0]]
             leaves.append(_leaf_links(plan, group, sent) if anywhere is None else anywhere.leaves(number))
@@ -163,28 +169,50 @@ def _senders(interest: Interest, publications: Sequence[Publication]) -> Mapping
     return senders
 
 
-def _group(plan: Plan, filters: tuple[str, ...], by_name: NDArray[np.int64]) -> TreeGroup:
+class _LinksOfBrokers:
+    """The links of each broker of a plan, by their index in it."""
+
+    def __init__(self, plan: Plan) -> None:
+        start = plan.edges[:, 0]
+        self._links = np.argsort(start, kind="stable")
+        self._first = np.searchsorted(start[self._links], np.arange(plan.interest.node_count + 1))
+
+    def of(self, brokers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The links whose first end is one of some brokers."""
+        counts = self._first[brokers + 1] - self._first[brokers]
+        before = np.cumsum(counts) - counts
+        return self._links[np.repeat(self._first[brokers] - before, counts) + np.arange(counts.sum())]
+
+
+def _group(
+    plan: Plan,
+    filters: tuple[str, ...],
+    topics: Mapping[str, int],
+    by_name: NDArray[np.int64],
+    near: _LinksOfBrokers,
+) -> TreeGroup:
     """The part of the overlay among the brokers that want one of the topic filters."""
-    wanted = _wanted(plan.interest, filters)
+    wanted = _wanted(plan.interest, filters, topics)
     members = by_name[wanted[:, by_name].any(axis=0)]
     index = np.full(plan.interest.node_count, -1)
     index[members] = np.arange(len(members))
-    ends = np.sort(index[plan.edges], axis=1)
-    order = np.lexsort((ends[:, 1], ends[:, 0]))
+    links = near.of(members)
+    ends = np.sort(index[plan.edges[links]], axis=1)
+    order = np.lexsort((links, ends[:, 1], ends[:, 0]))
     order = order[ends[order, 0] >= 0]
-    u, v = plan.edges[order].T
+    chosen = links[order]
+    u, v = plan.edges[chosen].T
     shared = (wanted[:, u] & wanted[:, v]).sum(axis=0)
-    return TreeGroup(filters, members, ends[order], plan.edge_weights[order], shared, None, 0.0)
+    return TreeGroup(filters, members, ends[order], plan.edge_weights[chosen], shared, None, 0.0)
 
 
-def _wanted(interest: Interest, filters: tuple[str, ...]) -> NDArray[np.bool_]:
+def _wanted(interest: Interest, filters: tuple[str, ...], topics: Mapping[str, int]) -> NDArray[np.bool_]:
     """Whether each broker wants each of the topic filters, by itself or by a wider one."""
-    number_of = {text: topic for topic, text in enumerate(interest.topic_ids)}
     wanted = np.zeros((len(filters), interest.node_count), bool)
     for row, narrow in enumerate(filters):
         for wide in filters:
             if covers(wide, narrow):
-                wanted[row, interest.nodes_of(number_of[wide])] = True
+                wanted[row, interest.nodes_of(topics[wide])] = True
     return wanted
 
 
@@ -231,13 +259,10 @@ def best_tree(group: TreeGroup) -> Edges | None:
     """The best tree of a group, or None if its links do not connect it."""
     if group.sent is None:
         return minimum_weight_tree(group)
-    distances = _distances(group)
+    roots, distances = _central_members(group, group.sent)
     if np.isinf(distances).any():
         return None
-    count = len(group.members)
-    through = distances @ group.sent * count + group.sent.sum() * distances.sum(axis=1)
-    roots = np.argsort(through, kind="stable")[:ROOTS]
-    trees = [shortest_path_tree(group, distances[root], int(root)) for root in roots]
+    trees = [shortest_path_tree(group, row, int(root)) for row, root in zip(distances, roots, strict=True)]
     return min(trees, key=lambda tree: (group.cost(tree), tree))
 
 
@@ -277,14 +302,33 @@ def shortest_path_tree(group: TreeGroup, distance: NDArray[np.float64], root: in
     return tuple(sorted(edges[order[first[children != root]]].tolist()))
 
 
-def _distances(group: TreeGroup) -> NDArray[np.float64]:
-    """The distances between all members over the group's links."""
+def _central_members(
+    group: TreeGroup, sent: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """At most `ROOTS` members with the least delay to and from all others, and their distances to all."""
+    count = len(group.members)
+    if count <= MOST_EXACT:
+        distances = _distances(group)
+        through = distances @ sent * count + sent.sum() * distances.sum(axis=1)
+        roots = np.argsort(through, kind="stable")[:ROOTS]
+        return roots, distances[roots]
+    busy = np.argsort(-sent, kind="stable")[:SAMPLES]
+    sample = np.arange(0, count, count // SAMPLES)
+    near = _distances(group, np.concatenate((busy, sample)))
+    typical = near[len(busy) :].mean(axis=0)  # distance of each member to a random one
+    from_busy = sent[busy] @ near[: len(busy)] + (sent.sum() - sent[busy].sum()) * typical
+    roots = np.argsort(from_busy + sent.sum() * typical, kind="stable")[:ROOTS]
+    return roots, _distances(group, roots)
+
+
+def _distances(group: TreeGroup, starts: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    """The distances over the group's links from some members, or from all, to all."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
     count = len(group.members)
     graph = csr_array((group.lengths, (group.ends[:, 0], group.ends[:, 1])), shape=(count, count))
-    return np.asarray(dijkstra(graph, directed=False))
+    return np.asarray(dijkstra(graph, directed=False, indices=starts))
 
 
 def total_delay(ends: NDArray[np.int64], lengths: NDArray[np.float64], sent: NDArray[np.float64]) -> float:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import time
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +20,7 @@ from broadloom.formats.mosquitto_db import FORMAT as MOSQUITTO_DB
 from broadloom.formats.mosquitto_db import NOT_IN_FILE, read_mosquitto_db
 from broadloom.formats.mosquitto_log import FORMAT as MOSQUITTO_LOG
 from broadloom.model import Reason
+from broadloom.storage import unpack
 
 LARGEST_FILE = 2**30  # bytes; `ingest` reads larger ones
 MOST_PAGES = 10_000
@@ -128,9 +127,8 @@ def _content(path: Path) -> bytes:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise InputError(f"{path} is larger than {LARGEST_FILE >> 30} GiB; use `broadloom ingest` for it")
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path} is truncated or damaged ({error})") from error
+        data = path.read_bytes()
+        return unpack(str(path), data) if path.suffix == ".gz" else data
     except OSError as error:
         raise error_from_os(f"{path} cannot be read", error) from error
 

@@ -84,13 +84,19 @@ class LowDegreeOptions:
 
 
 def minmax_oda(interest: Interest, weights: Weights, options: TieOptions, seed: int) -> LinkResult:  # noqa: ARG001
-    """Add the highest contribution among the pairs that raise the maximum degree least."""
+    """Add the highest contribution among the pairs that raise the maximum degree least.
+
+    Reference: Onus and Richa, INFOCOM 2009; restated in paper 2, section I-B.
+    """
     ties = tie_rule(options.ties, seed)
     return LinkResult(low_degree_edges(interest, Weights.uniform(interest.node_count), math.inf, ties=ties))
 
 
 def low_oda(interest: Interest, weights: Weights, options: LowDegreeOptions, seed: int) -> LinkResult:
-    """Add the edge of minmax-oda, unless it is more than k times worse than the best of all."""
+    """Add the edge of minmax-oda, unless it is more than k times worse than the best of all.
+
+    Reference: Onus and Richa, ICDCS 2010 (paper 2), Alg. 1.
+    """
     by = weights if options.objective == "weight" else Weights.uniform(interest.node_count)
     ties = tie_rule(options.ties, seed)
     edges = low_degree_edges(interest, by, options.k, options.max_degree, strict=options.strict, ties=ties)
@@ -473,17 +479,26 @@ def _position_of(partners: Partners, c: Components, u: int) -> int:
 
 
 def cd_oda(interest: Interest, weights: Weights, options: TieOptions, seed: int) -> LinkResult:  # noqa: ARG001
-    """Stars around the node with the largest n_u (paper 2, VI)."""
+    """Stars around the node with the largest n_u (paper 2, VI).
+
+    Reference: Onus and Richa, ICDCS 2010 (paper 2), section VI.
+    """
     return _stars(interest, BY_NODES, tie_rule(options.ties, seed))
 
 
 def cd_oda_1(interest: Interest, weights: Weights, options: TieOptions, seed: int) -> LinkResult:  # noqa: ARG001
-    """Stars around the node with the largest w_u (paper 2, VI-A)."""
+    """Stars around the node with the largest w_u (paper 2, VI-A).
+
+    Reference: Onus and Richa, ICDCS 2010 (paper 2), section VI-A.
+    """
     return _stars(interest, BY_SUBSCRIPTIONS, tie_rule(options.ties, seed))
 
 
 def cd_oda_2(interest: Interest, weights: Weights, options: TieOptions, seed: int) -> LinkResult:  # noqa: ARG001
-    """Stars around the node with the largest w_u / n_u (paper 2, VI-B)."""
+    """Stars around the node with the largest w_u / n_u (paper 2, VI-B).
+
+    Reference: Onus and Richa, ICDCS 2010 (paper 2), section VI-B.
+    """
     return _stars(interest, BY_DENSITY, tie_rule(options.ties, seed))
 
 

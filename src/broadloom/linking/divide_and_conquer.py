@@ -88,7 +88,10 @@ class DivideOptions:
 
 
 def dcmaw(interest: Interest, weights: Weights, options: DivideOptions, seed: int) -> LinkResult:
-    """Inner edges part by part, then the outer edges that join the parts."""
+    """Inner edges part by part, then the outer edges that join the parts.
+
+    Reference: Chen, Tock, Jacobsen and Vitenberg, ICDCS 2015 (paper 1), Alg. 6.
+    """
     part_of_node = divide(weights, options, seed)
     parts = members(part_of_node)
     inner = in_threads(lambda nodes: conquer(interest, weights, nodes, options.conquer, seed), parts)

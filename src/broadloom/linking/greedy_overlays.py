@@ -84,12 +84,18 @@ class GreedyOptions:
 
 
 def gm(interest: Interest, weights: Weights, options: GreedyOptions, seed: int) -> LinkResult:
-    """Add the edge of the highest contribution until no edge contributes."""
+    """Add the edge of the highest contribution until no edge contributes.
+
+    Reference: Chockler, Melamed, Tock and Vitenberg, PODC 2007; used by papers 1 and 2.
+    """
     return grmaw(interest, Weights.uniform(weights.node_count), options, seed)
 
 
 def grmaw(interest: Interest, weights: Weights, options: GreedyOptions, seed: int) -> LinkResult:
-    """Add the edge of the lowest weight per contribution until no edge contributes."""
+    """Add the edge of the lowest weight per contribution until no edge contributes.
+
+    Reference: Chen, Tock, Jacobsen and Vitenberg, ICDCS 2015 (paper 1), Alg. 2.
+    """
     ties = tie_rule(options.ties, seed)
     if options.max_degree is not None:
         edges = low_degree_edges(interest, weights, k=0, max_degree=options.max_degree, ties=ties)

@@ -28,7 +28,7 @@ from broadloom.linking.lagrangian_bound import lagrangian_bound
 from broadloom.linking.link_result import LinkResult
 from broadloom.linking.local_search import ROUNDS, improved_edges
 from broadloom.linking.primal_dual import pdmaw, pdrdmaw
-from broadloom.linking.topic_trees import trmaw
+from broadloom.linking.topic_trees import TreeOptions, trmaw
 from broadloom.linking.warm_start import warm_start, warm_start_nearby
 from broadloom.measures import is_topic_connected
 from broadloom.model import Algorithm, Interest, Overlay, Publishers, Weights, find_algorithm
@@ -363,7 +363,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "total weight",
         "a minimum spanning tree for each topic",
         trmaw,
-        TieOptions,
+        TreeOptions,
     ),
     Algorithm(
         "gm",

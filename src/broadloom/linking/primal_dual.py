@@ -66,13 +66,19 @@ FIRST_MERGES = 0.3
 
 
 def pdmaw(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> LinkResult:  # noqa: ARG001
-    """Add the edge of the lowest residual per contribution and charge all edges, until none contributes."""
+    """Add the edge of the lowest residual per contribution and charge all edges, until none contributes.
+
+    Reference: Chen, Tock, Jacobsen and Vitenberg, ICDCS 2015 (paper 1), Alg. 4.
+    """
     edges, bound = merge_by_residual(components_of(interest), weights.arrays())
     return LinkResult(edges, lower_bound=bound)
 
 
 def pdrdmaw(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> LinkResult:
-    """PdMAW, then remove, last added first, each edge without which every topic stays connected."""
+    """PdMAW, then remove, last added first, each edge without which every topic stays connected.
+
+    Reference: Chen, Tock, Jacobsen and Vitenberg, ICDCS 2015 (paper 1), Alg. 5.
+    """
     result = pdmaw(interest, weights, options, seed)
     return LinkResult(result.edges[reverse_delete(interest, result.edges)], result.lower_bound)
 

@@ -3,30 +3,56 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.errors import InputError
 from broadloom.kernels import inner_kernel, kernel, thread_count
-from broadloom.linking._ties import TieOptions, TieRule, priority_of, tie_rule
+from broadloom.linking._ties import TIES, TieRule, priority_of, tie_rule
 from broadloom.linking.link_result import LinkResult, without_repetition
 from broadloom.model import Interest, WeightArrays, Weights, weight_of
 
+PER_TOPIC = "random-per-topic"
 
-def trmaw(interest: Interest, weights: Weights, options: TieOptions, seed: int) -> LinkResult:
+
+@dataclass(frozen=True)
+class TreeOptions:
+    """Options of trmaw.
+
+    Attributes:
+        ties: the choice among links of equal weight: "smallest", the smallest pair of indices; "random",
+            drawn from the seed, the same for all topics, so that topics share the links that they can share;
+            "random-per-topic", drawn anew for each topic, so that they seldom do.
+    """
+
+    ties: str = "smallest"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.ties, str) or self.ties not in (*TIES, PER_TOPIC):
+            raise InputError(f"ties is {self.ties!r}; give one of {', '.join((*TIES, PER_TOPIC))}")
+
+
+def trmaw(interest: Interest, weights: Weights, options: TreeOptions, seed: int) -> LinkResult:
     """A minimum spanning tree per topic: topic after topic its edges by weight, then by ties, each once.
 
     That is Kruskal's order, without his list of all pairs: under a strict order of the edges there is one
-    minimum spanning tree, and Prim finds it in memory linear in the subscribers. A random order is the same
-    for all topics, so that topics share the links that they can share.
+    minimum spanning tree, and Prim finds it in memory linear in the subscribers.
+
+    Reference: Chen, Tock, Jacobsen and Vitenberg, ICDCS 2015 (paper 1), Alg. 1.
     """
     arrays = weights.arrays()
-    ties = tie_rule(options.ties, seed)
     topics = range(interest.topic_count)
+    if options.ties == PER_TOPIC:
+        seeds = np.random.default_rng(seed).integers(2**63, size=len(topics))
+        ties = [tie_rule("random", int(drawn)) for drawn in seeds]
+    else:
+        ties = [tie_rule(options.ties, seed)] * len(topics)
     with ThreadPoolExecutor(thread_count()) as threads:
         trees = list(
-            threads.map(lambda topic: _spanning_tree(arrays, interest.nodes_of(topic), ties), topics)
+            threads.map(lambda topic: _spanning_tree(arrays, interest.nodes_of(topic), ties[topic]), topics)
         )
     edges = np.concatenate([tree.edges for tree in trees] + [np.empty((0, 2), np.int32)])
     cost = np.concatenate([tree.cost for tree in trees] + [np.empty(0)])

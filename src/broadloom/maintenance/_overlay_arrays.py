@@ -337,13 +337,16 @@ def all_pairs(pairs: PairLists, nodes: int) -> NDArray[np.int32]:
 # number of its links and primaries. A node has `coverage` covers of its topics, and these share no node; a
 # topic with fewer other subscribers is covered as often as possible.
 
+# The rule by which covers are chosen: Alg. 12, Alg. 11, or Alg. 12 with line 8 as printed.
+PRIMAL_DUAL, GREEDY, PRINTED = 0, 1, 2
+
 # The residual of an excluded node; it stays far above all others, whatever is subtracted.
 BARRED = 2**31 - 1
 FAR = 2**30
 
 
 @kernel
-def build_backups(w: OverlayArrays, coverage: int, greedy: bool, v: int) -> None:
+def build_backups(w: OverlayArrays, coverage: int, cover: int, v: int) -> None:
     """Choose the backups of v again."""
     drop_backups(w, v)
     topics = topics_of(w, v)
@@ -352,36 +355,36 @@ def build_backups(w: OverlayArrays, coverage: int, greedy: bool, v: int) -> None
         before = w.backups.sizes[BACKUPS, v]
         _weigh(w, v)
         rest[:] = topics
-        if greedy:
+        if cover == GREEDY:
             _cover_greedily(w, v, rest)
         else:
-            _cover_by_primal_dual(w, v, rest)
+            _cover_by_primal_dual(w, v, rest, cover == PRINTED)
         if w.backups.sizes[BACKUPS, v] == before:
             break  # all possible backups are chosen: no later round finds more
 
 
 @kernel
-def build_all_backups(w: OverlayArrays, coverage: int, greedy: bool, first: int, last: int) -> None:
+def build_all_backups(w: OverlayArrays, coverage: int, cover: int, first: int, last: int) -> None:
     """Choose the backups of the nodes from `first` to before `last`, in order."""
     for v in range(first, last):
-        build_backups(w, coverage, greedy, v)
+        build_backups(w, coverage, cover, v)
 
 
 @kernel
-def rebuild_backups(w: OverlayArrays, coverage: int, greedy: bool, nodes: NDArray[np.int32]) -> None:
+def rebuild_backups(w: OverlayArrays, coverage: int, cover: int, nodes: NDArray[np.int32]) -> None:
     """Choose the backups of these nodes again, in order."""
     for i in range(len(nodes)):
-        build_backups(w, coverage, greedy, nodes[i])
+        build_backups(w, coverage, cover, nodes[i])
 
 
 @kernel
-def replace_backup(w: OverlayArrays, coverage: int, greedy: bool, v: int) -> None:
+def replace_backup(w: OverlayArrays, coverage: int, cover: int, v: int) -> None:
     """After v has left: drop its backups, and choose new backups for its primaries (Alg. 8)."""
     drop_backups(w, v)
     primaries = listed(w.backups, PRIMARIES, v)
     while w.backups.heads[PRIMARIES, v] != NOTHING:
         take(w.backups, w.backups.heads[PRIMARIES, v])
-    rebuild_backups(w, coverage, greedy, primaries)
+    rebuild_backups(w, coverage, cover, primaries)
 
 
 @inner_kernel
@@ -408,10 +411,11 @@ def _weigh(w: OverlayArrays, v: int) -> None:
 
 
 @inner_kernel
-def _cover_by_primal_dual(w: OverlayArrays, v: int, rest: NDArray[np.int32]) -> None:
+def _cover_by_primal_dual(w: OverlayArrays, v: int, rest: NDArray[np.int32], positive: bool) -> None:
     """Alg. 12: take a random uncovered topic and its lightest subscriber; all its subscribers get lighter.
 
-    A subscriber with residual 0 can be chosen; the rule as printed would skip it.
+    A subscriber with residual 0 can be chosen, unless `positive`: line 8 as printed skips it, and a topic
+    with only such subscribers stays uncovered in this round.
     """
     left = len(rest)
     while left > 0:
@@ -420,6 +424,8 @@ def _cover_by_primal_dual(w: OverlayArrays, v: int, rest: NDArray[np.int32]) -> 
         best = NOTHING
         price = FAR
         for i in range(first, last):
+            if positive and w.residual[w.nodes[i]] <= 0:
+                continue
             if w.residual[w.nodes[i]] < price:
                 best = w.nodes[i]
                 price = w.residual[w.nodes[i]]
@@ -430,7 +436,8 @@ def _cover_by_primal_dual(w: OverlayArrays, v: int, rest: NDArray[np.int32]) -> 
             continue
         if price > 0:
             for i in range(first, last):
-                w.residual[w.nodes[i]] -= price
+                if not positive or w.residual[w.nodes[i]] > 0:
+                    w.residual[w.nodes[i]] -= price
         put(w.backups, v, best)
         left = _without_topics_of(w, rest, left, best)
 

@@ -23,6 +23,7 @@ from broadloom.maintenance._overlay_arrays import (
     NODES,
     NOTHING,
     OTHER,
+    PRINTED,
     OverlayArrays,
     build_backups,
     degree_of,
@@ -43,14 +44,14 @@ class RepairRules(NamedTuple):
 
     Attributes:
         naive: candidates are all nodes, and there are no backups.
-        greedy: backups by Alg. 11, not by Alg. 12.
+        cover: the rule for backups: 0 Alg. 12, 1 Alg. 11, 2 Alg. 12 with line 8 as printed.
         by_weight: edges by the least weight per contribution, not by the rule of low degree.
         rho: how many times worse than the best edge the chosen one can be, to keep the maximum degree low.
         coverage: how often the backups of a node cover each of its topics.
     """
 
     naive: bool
-    greedy: bool
+    cover: int
     by_weight: bool
     rho: float
     coverage: int
@@ -86,7 +87,7 @@ def attach(
     if rules.naive:
         candidates = _all_but(w, v)
     else:
-        build_backups(w, rules.coverage, rules.greedy, v)
+        build_backups(w, rules.coverage, rules.cover, v)
         candidates = listed(w.backups, BACKUPS, v)
     rest = np.zeros(w.bits.shape[1], np.uint64)
     for t in topics:
@@ -97,7 +98,10 @@ def attach(
         for k in range(len(rest)):
             rest[k] &= ~w.bits[w.links.halves[half, OTHER], k]
         half = w.links.halves[half, AFTER]
-    return _connect_star(w, weights, rules, v, candidates, rest), candidates
+    added = _connect_star(w, weights, rules, v, candidates, rest)
+    if rules.cover == PRINTED:  # its backups can miss topics
+        added = np.concatenate((added, _connect_star(w, weights, rules, v, _all_but(w, v), rest)))
+    return added, candidates
 
 
 @kernel

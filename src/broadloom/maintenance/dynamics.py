@@ -149,7 +149,7 @@ class OverlayDynamics:
         with stage("backups", nodes) as done:
             for first in range(0, nodes, BACKUPS_PER_STEP):
                 last = min(first + BACKUPS_PER_STEP, nodes)
-                build_all_backups(self._arrays, self.rules.coverage, self.rules.greedy, first, last)
+                build_all_backups(self._arrays, self.rules.coverage, self.rules.cover, first, last)
                 done(last)
 
     @property
@@ -203,7 +203,7 @@ class OverlayDynamics:
         added, fallbacks = self._reconnect(broken, topics)
         seconds = time.perf_counter() - start
         if not self.rules.naive:
-            replace_backup(self._arrays, self.rules.coverage, self.rules.greedy, v)
+            replace_backup(self._arrays, self.rules.coverage, self.rules.cover, v)
         self._subscriptions -= len(topics)
         return trusted_change(
             node=node,
@@ -249,7 +249,7 @@ class OverlayDynamics:
         joined, candidates = attach(arrays, self._weights, self.rules, v, gained)
         removed = _star(v, prune(arrays, v, suspects))
         seconds = time.perf_counter() - start
-        rebuild_backups(arrays, self.rules.coverage, self.rules.greedy, primaries)
+        rebuild_backups(arrays, self.rules.coverage, self.rules.cover, primaries)
         backup_seconds = time.perf_counter() - start - seconds
         shadow = np.union1d(broken.shadow if len(dropped) else [], candidates if len(gained) else []).astype(
             int
@@ -303,7 +303,7 @@ class OverlayDynamics:
             short |= _not_covered(contents.backups, nodes, len(number), self.rules.coverage)
         if not self.rules.naive:
             nodes = np.array(sorted(short), np.int32)
-            rebuild_backups(self._arrays, self.rules.coverage, self.rules.greedy, nodes)
+            rebuild_backups(self._arrays, self.rules.coverage, self.rules.cover, nodes)
         return self._ids[np.concatenate(added)]
 
     def prune_links(self, node: int) -> NDArray[np.int64]:

@@ -6,11 +6,9 @@ Events come as JSON lines, CSV or Parquet. Each is applied once and in order, or
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import math
 import re
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +33,7 @@ from broadloom.maintenance.live import Live
 from broadloom.maintenance.node_columns import ADDRESS, SITE, check_columns
 from broadloom.mqtt.topic_filters import SHARED, is_valid_filter, is_wild
 from broadloom.progress import stage
+from broadloom.storage import unpack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +54,7 @@ EXISTS_ALREADY = "node exists already"
 DUPLICATE = "duplicate: its seq was applied before"
 NOT_A_FILTER = "{!r} is not an MQTT topic filter"
 LATE = "late: a later seq was applied before"
+OLD = "duplicate or late: this or a later seq of its node was applied before"
 # Columns of the tables of a run.
 LINKS = {"seq": "int64", "action": "string", "u": "string", "v": "string"}
 OF_EVENTS = (JOIN, LEAVE, RESUBSCRIBE)
@@ -119,8 +119,8 @@ def events_of(name: str, data: bytes) -> list[EventRow]:
         raise InputError(f"{name} has an unknown ending; files of events end with {', '.join(ENDINGS)}")
     reader = {".parquet": _of_parquet, ".csv": _of_csv}.get(ending, _of_json)
     try:
-        return list(reader(gzip.decompress(data) if name.endswith(".gz") else data))
-    except (pa.ArrowException, ValueError, OSError, EOFError, zlib.error) as error:
+        return list(reader(unpack(name, data) if name.endswith(".gz") else data))
+    except (pa.ArrowException, csv.Error, ValueError, OSError) as error:
         raise InputError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
 
 
@@ -278,11 +278,22 @@ class EventFeed:
 
     Events that come together are sorted by `seq`. An event whose `seq` was applied before is a duplicate; one
     that comes after a larger `seq` was applied is late. A gap is not a fault: it can be filled later.
+
+    Events that come over several channels, each in order (partitions of Kafka, with the node as the key), are
+    in order for each node only. Then an event is refused if this or a larger `seq` of its node was applied.
+
+    Attributes:
+        live: the overlay.
+        seen: the sequence numbers that were applied, if all events are in one order.
+        last_of_node: the last `seq` of each node, if events are in order for each node; otherwise None.
     """
 
-    def __init__(self, live: Live, seen: SequenceSet | None = None) -> None:
+    def __init__(
+        self, live: Live, seen: SequenceSet | None = None, last_of_node: dict[str, int] | None = None
+    ) -> None:
         self.live = live
         self.seen = seen or SequenceSet()
+        self.last_of_node = last_of_node
 
     def take(self, events: Iterable[EventRow]) -> Iterator[AppliedEvent | RefusedEvent]:
         """Apply events in the order of their `seq`; events that cannot be parsed come first."""
@@ -294,20 +305,30 @@ class EventFeed:
             else:
                 yield _refused(event.raw, fault or NOT_JSON)
         for seq, raw, values in sorted(good, key=lambda one: one[:2]):
-            reason = self._untimely(seq)
+            reason = self._untimely(seq, values["node"])
             if reason is None:
                 try:
                     change = self.live._execute([self._request(values)])[0]
                 except InputError as error:
                     reason = str(error)
                 else:
-                    self.seen.add(seq)
+                    self._note(seq, values["node"])
                     yield AppliedEvent(seq, values["node"], change)
             if reason is not None:
                 yield _refused(raw, reason)
 
-    def _untimely(self, seq: int) -> str | None:
+    def _note(self, seq: int, node: str) -> None:
+        """Remember that an event was applied."""
+        if self.last_of_node is None:
+            self.seen.add(seq)
+        else:
+            self.last_of_node[node] = seq
+
+    def _untimely(self, seq: int, node: str) -> str | None:
         """Why a `seq` comes too late, or None."""
+        if self.last_of_node is not None:
+            last = self.last_of_node.get(node)
+            return OLD if last is not None and seq <= last else None
         if seq in self.seen:
             return DUPLICATE
         return LATE if self.seen.last is not None and seq < self.seen.last else None

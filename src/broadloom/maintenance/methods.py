@@ -46,7 +46,8 @@ from broadloom.progress import stage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BACKUPS = ("primal-dual", "greedy")
+# In the order of the numbers that kernels take.
+BACKUPS = ("primal-dual", "greedy", "primal-dual-printed")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class NaiveOptions:
 
     def rules(self, by_weight: bool) -> RepairRules:
         """The options in the form that kernels take."""
-        return RepairRules(True, False, by_weight, float(self.rho), 0)
+        return RepairRules(True, 0, by_weight, float(self.rho), 0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class ShadowOptions(NaiveOptions):
         rho: as for the naive dynamics.
         coverage: how often the backups of a node cover each of its topics; a larger number means lower
             degrees and slower changes.
-        backups: the rule that chooses them, "primal-dual" (spreads the load) or "greedy" (chooses fewer).
+        backups: the rule that chooses them: "primal-dual" (Alg. 12, spreads the load), "greedy" (Alg. 11,
+            chooses fewer), or "primal-dual-printed" (line 8 of Alg. 12 as printed: no free choices).
     """
 
     coverage: int = 3
@@ -89,7 +91,8 @@ class ShadowOptions(NaiveOptions):
 
     def rules(self, by_weight: bool) -> RepairRules:
         """The options in the form that kernels take."""
-        return RepairRules(False, self.backups == "greedy", by_weight, float(self.rho), self.coverage)
+        cover = BACKUPS.index(self.backups)
+        return RepairRules(False, cover, by_weight, float(self.rho), self.coverage)
 
 
 # `run` turns the options, and whether links have weights, into rules; `Live` does the rest.
@@ -134,6 +137,8 @@ def maintain(
 ) -> Live:
     """Keep an overlay topic-connected while nodes join, leave and change their topics, without a rebuild.
 
+    Reference: Chen, Jacobsen and Vitenberg, technical report, 2011 (paper 3), Alg. 3, 4 and 6 to 12.
+
     Args:
         interest: the topics of each node at the start; or a plan to start from: its interest, its weights,
             its links, the names of its sites, all columns of its nodes, such as addresses, its publishers,
@@ -148,7 +153,8 @@ def maintain(
         seed: the seed of the choice of backups.
         edges: the links to start from, pairs of node indices; None: those of the plan, or without a plan
             those of a fresh build.
-        backups: for "shadow": the rule that chooses backups, "primal-dual" or "greedy".
+        backups: for "shadow": the rule that chooses backups, "primal-dual", "greedy" or
+            "primal-dual-printed".
         sites: for weights by site: the name of each site, by number, so that a join can name one.
         method: an older name of `algorithm`.
 

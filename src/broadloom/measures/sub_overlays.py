@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import check_count, index_array
+from broadloom.checks import check_count, index_array, lock_array
 from broadloom.kernels import kernel, over_ranges
 from broadloom.measures.connectivity import as_overlay, link_weights
 from broadloom.model import Interest, Overlay, Weights, trusted_overlay
@@ -70,15 +70,49 @@ def topic_diameters(
     return result
 
 
-def graph_diameter(node_count: int, edges: NDArray[np.int32], lengths: NDArray[np.float64]) -> float:
-    """The diameter of one graph: edges over the nodes from 0, and their lengths.
+def link_graph(node_count: int, edges: NDArray[np.int32], lengths: NDArray[np.float64]) -> Graph:
+    """Links over the nodes from 0 as a graph, with the length of each link."""
+    return _whole_graph(trusted_overlay(node_count, edges.copy()), lengths)
+
+
+def block_components(
+    node_start: NDArray[np.int64], nodes: NDArray[np.int32], graph: Graph
+) -> NDArray[np.int64]:
+    """The number of components of each topic of a block, whose topic `t` has `nodes[start[t]:start[t + 1]]`.
 
     Examples:
-        >>> graph_diameter(3, np.array([[0, 1], [1, 2]], np.int32), np.array([1.0, 5.0]))
-        6.0
+        >>> graph = link_graph(3, np.array([[0, 1]], np.int32), np.ones(1))
+        >>> block_components(np.array([0, 2, 4]), np.array([0, 1, 1, 2], np.int32), graph)
+        array([1, 2])
     """
-    graph = _whole_graph(trusted_overlay(node_count, edges.copy()), lengths)
-    return float(_diameter(graph, np.iinfo(np.int64).max))
+    result = np.zeros(len(node_start) - 1, np.int64)
+    for array in (node_start, nodes):
+        lock_array(array)
+    _components(node_start, nodes, graph, result)
+    return result
+
+
+def block_diameters(
+    node_start: NDArray[np.int64], nodes: NDArray[np.int32], graph: Graph
+) -> NDArray[np.float64]:
+    """The diameter of each topic of a block; infinity for a topic that is not connected.
+
+    Examples:
+        >>> graph = link_graph(3, np.array([[0, 1], [1, 2]], np.int32), np.array([1.0, 5.0]))
+        >>> block_diameters(np.array([0, 3, 5]), np.array([0, 1, 2, 0, 2], np.int32), graph)
+        array([ 6., inf])
+    """
+    result = np.zeros(len(node_start) - 1)
+    topics = np.arange(len(result))
+    for array in (node_start, nodes):
+        lock_array(array)  # as those of an interest: the kernel would be compiled a second time
+    limit = np.iinfo(np.int64).max
+
+    def measure(first: int, last: int) -> None:
+        _diameters(topics[first:last], node_start, nodes, graph, limit, result[first:last])
+
+    over_ranges(len(result), measure, "measure diameters")
+    return result
 
 
 def _whole_graph(overlay: Overlay, lengths: NDArray[np.float64]) -> Graph:
@@ -106,6 +140,35 @@ def _diameters(
     for i in range(len(topics)):
         members = nodes[node_start[topics[i]] : node_start[topics[i] + 1]]
         result[i] = _diameter(_sub_overlay(members, graph, local), limit)
+
+
+@kernel
+def _components(
+    node_start: NDArray[np.int64], nodes: NDArray[np.int32], graph: Graph, result: NDArray[np.int64]
+) -> None:
+    """The number of components of each topic, into `result`, by searches from nodes not reached so far."""
+    count = len(graph.start) - 1
+    wanted = np.full(count, -1, np.int64)  # the last topic that has the node and whose search has not met it
+    todo = np.empty(count, np.int32)
+    for t in range(len(node_start) - 1):
+        members = nodes[node_start[t] : node_start[t + 1]]
+        for i in range(len(members)):
+            wanted[members[i]] = t
+        for i in range(len(members)):
+            if wanted[members[i]] != t:
+                continue
+            result[t] += 1
+            todo[0] = members[i]
+            wanted[members[i]] = -1
+            size = 1
+            while size > 0:
+                size -= 1
+                v = todo[size]
+                for k in range(graph.start[v], graph.start[v + 1]):
+                    if wanted[graph.ends[k]] == t:
+                        wanted[graph.ends[k]] = -1
+                        todo[size] = graph.ends[k]
+                        size += 1
 
 
 @kernel
@@ -145,11 +208,12 @@ def _diameter(graph: Graph, limit: int) -> float:
         return 0.0
     low, high = np.zeros(n), np.full(n, np.inf)
     open_nodes, longest, take_high, searches = n, 0.0, True, 0
+    in_hops = bool(np.all(graph.lengths == 1.0))
     while open_nodes > 0 and searches < limit:
         searches += 1
         v = _extreme(low, high, take_high)
         take_high = not take_high
-        distance = _distances(graph, v)
+        distance = _hop_distances(graph, v) if in_hops else _distances(graph, v)
         eccentricity = distance.max()
         if eccentricity == np.inf:
             return np.inf
@@ -195,6 +259,27 @@ def _distances(graph: Graph, source: int) -> NDArray[np.float64]:
             if through < distance[w]:
                 distance[w] = through
                 heappush(heap, (through, w))
+    return distance
+
+
+@kernel
+def _hop_distances(graph: Graph, source: int) -> NDArray[np.float64]:
+    """Shortest distances from `source` if every link has length 1: breadth-first search."""
+    n = len(graph.start) - 1
+    distance = np.full(n, np.inf)
+    distance[source] = 0.0
+    queue = np.empty(n, np.int32)
+    queue[0] = source
+    first, last = 0, 1
+    while first < last:
+        v = queue[first]
+        first += 1
+        for k in range(graph.start[v], graph.start[v + 1]):
+            w = graph.ends[k]
+            if distance[w] == np.inf:
+                distance[w] = distance[v] + 1.0
+                queue[last] = w
+                last += 1
     return distance
 
 

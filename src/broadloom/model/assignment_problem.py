@@ -31,7 +31,7 @@ from broadloom.checks import (
 from broadloom.errors import InputError
 from broadloom.model.density import Density, DensityArrays, density_from_table, density_table
 from broadloom.notebook import html_summary
-from broadloom.storage import new_folder
+from broadloom.storage import as_path, committed, new_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -481,7 +481,7 @@ def read_assignment_problem(
     """
     from broadloom.storage.tables import list_matrix, read_table, require_table
 
-    path = Path(folder)
+    path = committed(folder)
     publisher = require_table(path, "publisher")
     brokers = require_table(path, "brokers")
     if subscribers is None:
@@ -515,7 +515,7 @@ def write_assignment_problem(folder: str | Path, problem: AssignmentProblem, ove
     """Write a problem as one atomic folder of tables."""
     from broadloom.storage.tables import write_table
 
-    with new_folder(Path(folder), overwrite) as scratch:
+    with new_folder(as_path(folder), overwrite) as scratch:
         for name, table in assignment_tables(problem).items():
             write_table(scratch, name, table)
 

@@ -412,7 +412,7 @@ class Interest:
 
 def _numbered(
     values: object, kind: str, known: Sequence[object] | None = None
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+) -> tuple[NDArray[np.integer[Any]], tuple[str, ...]]:
     """The index of each value among the known ids, or among the distinct values in ascending order."""
     if known is None and _is_plain(values):
         distinct = sorted(set(values))
@@ -423,6 +423,9 @@ def _numbered(
 
     from broadloom.storage.tables import indices_in
 
+    coded = pa.dictionary(pa.int32(), pa.string())
+    if isinstance(values, pa.ChunkedArray) and values.type == coded and len(values):
+        return _numbered_codes(values, kind, known)
     column = _id_column(values, kind)
     if known is None:
         distinct = pc.unique(column)
@@ -436,6 +439,29 @@ def _numbered(
         f"add it to the {kind}s or drop it",
     )
     return found, ids
+
+
+def _numbered_codes(
+    column: pa.ChunkedArray, kind: str, known: Sequence[object] | None
+) -> tuple[NDArray[np.integer[Any]], tuple[str, ...]]:
+    """As `_numbered`, for indices into distinct texts: only these are looked at; a row takes 4 bytes."""
+    import pyarrow.compute as pc
+
+    column = column.unify_dictionaries()
+    texts = column.chunk(0).dictionary
+    codes = np.concatenate([np.asarray(pc.fill_null(chunk.indices, -1), np.int32) for chunk in column.chunks])
+    is_used = np.zeros(len(texts) + 1, bool)
+    is_used[codes] = True  # a missing value marks the last one
+    if is_used[-1] or not pc.all(pc.not_equal(texts, "")).as_py():
+        return _numbered(column.cast(texts.type), kind, known)
+    used = np.flatnonzero(is_used)
+    try:
+        numbers, ids = _numbered(texts.take(used), kind, known)
+    except InputError:  # raise it again for the row with the fault
+        return _numbered(column.cast(texts.type), kind, known)
+    number = np.full(len(texts), -1, np.int32)
+    number[used] = numbers
+    return number[codes], ids
 
 
 def _is_plain(values: object) -> TypeGuard[list[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from broadloom.model.graphs import Interest
 from broadloom.model.publishers import LeftOutSubscription
 from broadloom.model.row_ledger import Reason
 from broadloom.model.weights import Weights, fill_missing, raise_to_floor, symmetrised
-from broadloom.storage import new_folder
+from broadloom.storage import as_path, committed, new_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,15 +75,16 @@ def read_link_problem(
         InputError: a table or column is missing, something in it is wrong, or an option does not apply.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    from broadloom.storage.tables import read_table, require_table
+    from broadloom.storage.tables import read_table
 
-    path = Path(folder)
+    path = committed(folder)
     nodes = read_table(path, "nodes")
     latency = read_table(path, "latency")
-    subscriptions, internal = _plain_filters(require_table(path, "subscriptions"))
+    subscriptions, internal = _plain_filters(read_subscriptions(path))
     if nodes is None and internal:  # a broker stays, even if all its subscriptions are left out
-        names = {*subscriptions.column("node").to_pylist(), *(one.node for one in internal)}
+        names = {*pc.unique(subscriptions.column("node")).to_pylist(), *(one.node for one in internal)}
         nodes = pa.table({"node": pa.array(sorted(names), pa.string())})
     topics = _with_filters(read_table(path, "topics"), subscriptions)
     interest = Interest.from_table(subscriptions, nodes, topics)
@@ -121,15 +123,34 @@ def write_link_problem(
         "topics": pa.table({"topic": pa.array(interest.topic_ids, pa.string())}),
         "subscriptions": interest.to_table(),
     }
-    with new_folder(Path(folder), overwrite) as scratch:
+    with new_folder(as_path(folder), overwrite) as scratch:
         for name, table in (interest_tables | (tables or {})).items():
             write_table(scratch, name, table)
+
+
+def read_subscriptions(folder: Path) -> pa.Table:
+    """The table of subscriptions, its texts as indices into the distinct ones."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import coded_table, parquet_dataset, require_table
+
+    names = ["node", "topic"]
+    path = folder / "subscriptions.parquet"
+    if path.is_dir() or (path.exists() and not (folder / "subscriptions.csv").exists()):
+        with suppress(pa.ArrowInvalid, OSError, KeyError):  # `require_table` then raises the right error
+            schema = parquet_dataset(path).schema
+            if all(schema.field(name).type == pa.string() for name in names):
+                return coded_table(path, names)
+    table = require_table(folder, "subscriptions")
+    columns = [table[name].dictionary_encode().unify_dictionaries() for name in names]
+    return pa.table(columns, names=names)
 
 
 def _plain_filters(subscriptions: pa.Table) -> tuple[pa.Table, list[LeftOutSubscription]]:
     """The subscriptions with each filter as the broker matches it, and those that are not carried.
 
-    Rows of shared subscriptions become rows of their filters, each once.
+    Rows of shared subscriptions become rows of their filters, each once. Only the distinct texts are looked
+    at, and the indices of rows.
 
     Raises:
         InputError: a topic has a wildcard in a position where MQTT does not allow it.
@@ -137,30 +158,49 @@ def _plain_filters(subscriptions: pa.Table) -> tuple[pa.Table, list[LeftOutSubsc
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = subscriptions.column("topic")
-    marked = pc.match_substring_regex(column, r"^\$(?:share|queue|SYS)\b|(?:^|/)[+#](?:/|$)")
-    rows = np.flatnonzero(np.asarray(pc.fill_null(marked, False)))
-    if not len(rows):
+    if not subscriptions.num_rows:
         return subscriptions, []
-    nodes, texts = subscriptions.column("node").to_pylist(), column.to_pylist()
-    bare = list(texts)
-    for row in rows.tolist():
-        bare[row] = _bare_filter(texts[row], row)
-    internal = [row for row in rows.tolist() if bare[row].partition("/")[0] == "$SYS"]
-    shared = {row for row in rows.tolist() if bare[row] != texts[row]}
-    seen = {(nodes[row], text) for row, text in enumerate(texts) if row not in shared}
-    left_out = set(internal)
-    for row in sorted(shared):
-        pair = (nodes[row], bare[row])
-        if pair in seen:
-            left_out.add(row)
-        seen.add(pair)
-    kept = [row for row in range(len(texts)) if row not in left_out]
-    at = subscriptions.column_names.index("topic")
-    plain = subscriptions.set_column(at, "topic", pa.array(bare, pa.string())).take(
-        pa.array(kept, pa.int64())
-    )
-    return plain, [LeftOutSubscription(str(nodes[row]), bare[row], Reason.INTERNAL) for row in internal]
+    (nodes, node), (topics, topic) = (_codes(subscriptions[name]) for name in ("node", "topic"))
+    marked = pc.match_substring_regex(topics, r"^\$(?:share|queue|SYS)\b|(?:^|/)[+#](?:/|$)")
+    is_marked = np.append(np.asarray(pc.fill_null(marked, False), bool), False)
+    if not is_marked.any():
+        return subscriptions, []
+    texts = topics.to_pylist()
+    bare: list[str | None] = list(texts)
+    rows = np.flatnonzero(is_marked[topic])
+    codes, first = np.unique(topic[rows], return_index=True)
+    for code, row in sorted(zip(codes.tolist(), rows[first].tolist(), strict=True), key=lambda pair: pair[1]):
+        bare[code] = _bare_filter(texts[code], row)
+    is_internal = np.array([str(text).partition("/")[0] == "$SYS" for text in bare] + [False]) & is_marked
+    is_shared = np.array([one != text for one, text in zip(bare, texts, strict=True)] + [False])
+    if not (is_internal.any() or is_shared.any()):
+        return subscriptions, []
+    plain = pa.array(bare, pa.string()).dictionary_encode()
+    topic_of_code = np.append(np.asarray(pc.fill_null(plain.indices, -1), np.int32), np.int32(-1))
+    pair = node.astype(np.int64) * (len(texts) + 1) + topic_of_code[topic]
+    shared = np.flatnonzero(is_shared[topic])
+    is_repeat = np.isin(pair[shared], pair[~is_shared[topic]])
+    once = np.zeros(len(shared), bool)
+    once[np.unique(pair[shared], return_index=True)[1]] = True
+    is_kept = ~is_internal[topic]
+    is_kept[shared[is_repeat | ~once]] = False
+    internal = [
+        LeftOutSubscription(str(nodes[int(node[row])]), str(bare[topic[row]]), Reason.INTERNAL)
+        for row in np.flatnonzero(is_internal[topic]).tolist()
+    ]
+    columns = [
+        pa.DictionaryArray.from_arrays(pa.array(values[is_kept], mask=values[is_kept] < 0), names)
+        for values, names in ((node, nodes), (topic_of_code[topic], plain.dictionary))
+    ]
+    return pa.table([pa.chunked_array([column]) for column in columns], names=["node", "topic"]), internal
+
+
+def _codes(column: pa.ChunkedArray) -> tuple[pa.Array, NDArray[np.int32]]:
+    """The distinct texts of a column, and the index of each row's text; -1 for a missing one."""
+    import pyarrow.compute as pc
+
+    parts = [np.asarray(pc.fill_null(chunk.indices, -1), np.int32) for chunk in column.chunks]
+    return column.chunk(0).dictionary, np.concatenate(parts)
 
 
 def _bare_filter(text: str, row: int) -> str:
@@ -185,8 +225,8 @@ def _with_filters(topics: pa.Table | None, subscriptions: pa.Table) -> pa.Table 
         return None
     from broadloom.mqtt.topic_filters import is_filter
 
-    column = subscriptions.column("topic")
-    wild = pc.unique(column.filter(pc.match_substring_regex(column, "[+#]")))
+    texts = pc.unique(subscriptions.column("topic")).cast(pa.string())
+    wild = texts.filter(pc.match_substring_regex(texts, "[+#]"))
     known = set(topics.column("topic").to_pylist())
     filters = sorted(text for text in wild.to_pylist() if is_filter(text) and text not in known)
     if not filters:

@@ -324,9 +324,10 @@ def read_market_problem(
     Raises:
         InputError: a table or column is missing, or something in it is wrong.
     """
+    from broadloom.storage import committed
     from broadloom.storage.tables import require_table
 
-    path = Path(folder)
+    path = committed(folder)
     check_count(channels, "channels", minimum=1)
     check_positive(headroom, "headroom")
     check_number(core_price, "core_price")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from broadloom.errors import InputError, InternalError, error_from_os
+from broadloom.storage import as_path, committed
 
 LEDGER_FILE = "ingest.json"
 
@@ -80,7 +81,7 @@ class RowLedger:
 
     def save(self, folder: Path) -> None:
         """Write the ledger into the folder of the tables."""
-        (folder / LEDGER_FILE).write_text(json.dumps(self.record(), indent=2) + "\n")
+        (as_path(folder) / LEDGER_FILE).write_text(json.dumps(self.record(), indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> RowLedger:
@@ -90,7 +91,7 @@ class RowLedger:
             InputError: the file does not exist or is damaged.
             StorageError: the file cannot be read.
         """
-        path = folder / LEDGER_FILE
+        path = committed(folder) / LEDGER_FILE
         try:
             record = json.loads(path.read_text())
             accounts = tuple(TableAccount(**account) for account in record["tables"])

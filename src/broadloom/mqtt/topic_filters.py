@@ -213,6 +213,44 @@ def groups(filters: Iterable[str]) -> dict[str, str]:
     return group_of
 
 
+class FilterLookup:
+    """Topic filters, the groups of those that overlap, and which topics they match.
+
+    All filters that match a topic overlap each other, so one of them tells the group of the topic. Therefore
+    topics are looked up one by one, wherever they are, and only the filters have to be in memory.
+
+    Examples:
+        >>> found = FilterLookup(["a/#", "+/b", "c/+"])
+        >>> found.group("a/x"), found.group("c/d"), found.group("d")
+        ('+/b', 'c/+', None)
+        >>> found.meeting("a/b")
+        ['+/b', 'a/#']
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        ordered = sorted(texts)
+        self._group_of = groups(ordered)
+        self._index = FilterIndex(ordered)
+
+    def __bool__(self) -> bool:
+        return bool(self._group_of)
+
+    def group(self, text: str) -> str | None:
+        """The first filter of the group that a topic or filter belongs to; None: it overlaps no filter."""
+        found = text if text in self._group_of else next(self._meeting(text), None)
+        return None if found is None else self._group_of[found]
+
+    def meeting(self, text: str) -> list[str]:
+        """The filters that have a topic in common with a topic or filter, ascending."""
+        return sorted(self._meeting(text))
+
+    def _meeting(self, text: str) -> Iterator[str]:
+        if not is_wild(text) or is_valid_filter(text):
+            return self._index.meeting(text)
+        alone = FilterIndex([text])  # a plain text, which an index of filters would take for a filter
+        return (one for one in self._group_of if any(True for _ in alone.meeting(one)))
+
+
 def _ends(node: _Node) -> Iterator[str]:
     """The filter that ends at a node, and the one that ends in `#` there: `a/#` matches `a`."""
     for end in (node, cast("_Node", node.get("/#", {}))):

@@ -46,6 +46,6 @@ def figures_of(paper: int | None = None, name: str | None = None) -> tuple[Figur
 
 def need_papers() -> None:
     """Raise `MissingExtraError` if a package is missing that runs or draws the experiments."""
-    for package in ("pyspark", "matplotlib"):
+    for package in ("matplotlib",):
         if find_spec(package) is None:
             raise missing_extra(package, "papers")

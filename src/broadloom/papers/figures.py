@@ -1,15 +1,51 @@
-"""Figures and tables of papers: cases to run, columns to draw, and claims to check."""
+"""Figures and tables of papers: cases to run, columns to draw, and the claims of the text.
+
+A claim has a kind, and each kind has one rule for all papers (`RULES`). A claim that does not hold has a
+verdict that says why it cannot or does not: see `VERDICTS`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Case = dict[str, Any]
 Row = dict[str, Any]
+
+NUMBER, ORDER, TREND, BOUND, TIME = "number", "order", "trend", "bound", "running time"
+KINDS = (NUMBER, ORDER, TREND, BOUND, TIME)
+NEAR = 0.25  # numbers and running times: the largest difference, relative to theirs
+LIKE = 0.1  # "alike" and "does not change": the largest difference, relative to the smaller
+STEADY = 0.7  # trends: the least rank correlation
+RULES = {
+    NUMBER: f"within {NEAR:.0%} of theirs; a cost that is lower than that is surpassed",
+    ORDER: (
+        "the mean of the paired differences has the sign of the claim and exceeds twice its standard error; "
+        f"for 'alike', the means differ by at most {LIKE:.0%}"
+    ),
+    TREND: (
+        "from the first to the last point the mean changes in the direction of the claim by more than twice "
+        f"its standard error, and the rank correlation is at least {STEADY:g}; for 'does not change', the "
+        f"means differ by at most {LIKE:.0%}"
+    ),
+    BOUND: "within the bound, without any tolerance",
+    TIME: f"reproduced within {NEAR:.0%} of theirs, surpassed if ours is lower than that",
+}
+
+REPRODUCED, SURPASSED, CONTRADICTED = "reproduced", "surpassed", "contradicted"
+IMPOSSIBLE, NOT_COMPARABLE, NOT_MEASURED = "impossible as printed", "not comparable", "not measured"
+VERDICTS = {
+    REPRODUCED: "the claim holds by the rule of its kind",
+    SURPASSED: "a running time or a cost that ours beats, by the factor shown; counted apart",
+    CONTRADICTED: "the claim does not hold in our experiment; the reason is an experiment, or not known",
+    IMPOSSIBLE: "the claim cannot hold by the paper's own definitions",
+    NOT_COMPARABLE: "the paper's data are missing; the reason says what would be needed",
+    NOT_MEASURED: "the runs so far do not decide it: no number, or one at reduced size that does not agree",
+}
+NOT_KNOWN = "not known"
 
 
 @dataclass(frozen=True)
@@ -47,18 +83,269 @@ class FigureRows:
         """The largest of `values`; NaN without values."""
         return max(self.values(column, **wanted), default=float("nan"))
 
+    def points(self, *columns: str) -> list[tuple[Any, ...]]:
+        """The distinct values of some columns together, sorted; rows without one of them do not count."""
+        found = {tuple(row.get(name) for name in columns) for row in self.all}
+        return sorted(point for point in found if None not in point)
+
     def largest(self, column: str) -> Any:
         """The largest value of a column in all rows, of any type; None without rows."""
         return max((row[column] for row in self.all), default=None)
 
     def ratio(self, column: str, one: Mapping[str, Any], other: Mapping[str, Any], each: str) -> float:
         """The mean, over the values of the column `each`, of the ratio of two means."""
-        points = sorted({row[each] for row in self.all})
         pairs = [
             (self.mean(column, **{each: at}, **one), self.mean(column, **{each: at}, **other))
-            for at in points
+            for (at,) in self.points(each)
         ]
-        return float(np.mean([a / b for a, b in pairs]))
+        return float(np.mean([a / b for a, b in pairs])) if pairs else float("nan")
+
+
+class Measured(NamedTuple):
+    """Our side of a claim.
+
+    Attributes:
+        value: our number; for orders and trends the difference relative to the smaller side, positive in the
+            direction of the claim.
+        margin: twice its standard error.
+        holds: whether a further condition of the kind is met, such as the rank correlation of a trend.
+        text: how to show it; None: the number.
+    """
+
+    value: float
+    margin: float = 0.0
+    holds: bool = True
+    text: str | None = None
+
+
+Ours = Callable[[FigureRows], float | Measured]
+Reason = str | Callable[[FigureRows], str]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper's text.
+
+    Attributes:
+        kind: one of `KINDS`; decides the rule.
+        where: its section or table.
+        text: the claim in words.
+        ours: a function that computes our side from the rows.
+        theirs: the paper's number; None for orders and trends.
+        relation: for bounds "at most" or "at least"; for orders and trends "alike" if there is no difference.
+        otherwise: the verdict if it does not hold.
+        reason: why it does not hold: the result of an experiment as text, a function that computes this text
+            from the rows, or `NOT_KNOWN`.
+        experiment: the key of the figure whose rows `reason` takes; None: the figure of the claim.
+        setup: what differs from the paper's description, if anything does; shown with the claim.
+        is_cost: whether a lower number is better, as for every running time: then it can be surpassed.
+        at_full_size: whether it can be checked only on instances of the paper's size.
+    """
+
+    kind: str
+    where: str
+    text: str
+    ours: Ours
+    theirs: float | None = None
+    relation: str = ""
+    otherwise: str = CONTRADICTED
+    reason: Reason = NOT_KNOWN
+    experiment: str | None = None
+    setup: str = ""
+    is_cost: bool = False
+    at_full_size: bool = False
+
+    def verdict(self, rows: FigureRows, others: Mapping[str, FigureRows] | None = None) -> dict[str, Any]:
+        """The claim, our number, the verdict and its reason.
+
+        Args:
+            rows: the rows of the claim's figure.
+            others: the rows of other figures by key, for reasons that are experiments of their own.
+        """
+        found = self.ours(rows)
+        ours = found if isinstance(found, Measured) else Measured(float(found))
+        factor = self._factor(ours.value)
+        verdict = self._judge(ours, factor)
+        needs_reason = verdict not in (REPRODUCED, SURPASSED, NOT_MEASURED)
+        return {
+            "kind": self.kind,
+            "where": self.where,
+            "claim": self.text,
+            "theirs": self._theirs(),
+            "ours": "" if np.isnan(ours.value) else ours.text or plain(ours.value),
+            "value": None if np.isnan(ours.value) else ours.value,
+            "verdict": verdict,
+            "factor": factor if verdict == SURPASSED else None,
+            "reason": self._reason(rows, others or {}) if needs_reason else "",
+            "setup": self.setup,
+        }
+
+    def _judge(self, ours: Measured, factor: float) -> str:
+        if np.isnan(ours.value):
+            return NOT_MEASURED
+        if factor > 1 / (1 - NEAR):
+            return SURPASSED
+        return REPRODUCED if self._holds(ours) else self.otherwise
+
+    def _holds(self, ours: Measured) -> bool:
+        if self.kind in (ORDER, TREND):
+            if self.relation == "alike":
+                return ours.holds and abs(ours.value) <= LIKE
+            return ours.holds and ours.value > max(ours.margin, 0.0)
+        theirs = float(np.nan if self.theirs is None else self.theirs)
+        if self.kind == BOUND:
+            return ours.holds and (
+                ours.value <= theirs if self.relation == "at most" else ours.value >= theirs
+            )
+        return ours.holds and abs(ours.value - theirs) <= NEAR * abs(theirs)
+
+    def _factor(self, ours: float) -> float:
+        """By how much ours is lower than theirs."""
+        lower_is_better = self.kind == TIME or self.is_cost
+        return self.theirs / ours if lower_is_better and self.theirs and ours > 0 else float("nan")
+
+    def _theirs(self) -> str:
+        if self.theirs is None:
+            return "alike" if self.relation == "alike" else "yes"
+        return f"{self.relation} {plain(self.theirs)}".strip()
+
+    def _reason(self, rows: FigureRows, others: Mapping[str, FigureRows]) -> str:
+        if isinstance(self.reason, str):
+            return self.reason
+        if self.experiment is None:
+            return self.reason(rows)
+        if self.experiment not in others:
+            return f"{NOT_KNOWN} before the experiment {self.experiment} has run"
+        return f"{self.reason(others[self.experiment])} (experiment {self.experiment})"
+
+
+def plain(value: float) -> str:
+    """A number with three digits, without an exponent where that is readable.
+
+    Examples:
+        >>> plain(0.0123456), plain(2646.3), plain(5.4e10), plain(2.0)
+        ('0.0123', '2,650', '5.4e+10', '2')
+    """
+    if value != 0 and not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.3g}"
+    return f"{float(f'{value:.3g}'):,.12g}"
+
+
+# Our side of orders and trends
+
+
+def mean_of(column: str, **which: Any) -> Ours:
+    """The mean of a column in the rows that have these values."""
+    return lambda rows: rows.mean(column, **which)
+
+
+def most_of(column: str, **which: Any) -> Ours:
+    """The largest value of a column in the rows that have these values."""
+    return lambda rows: rows.most(column, **which)
+
+
+def exponent(points: Iterable[tuple[float, float]]) -> float:
+    """The exponent of the power law through some points, by least squares of the logarithms.
+
+    Examples:
+        >>> round(exponent([(1, 3), (2, 12), (4, 48)]), 6)
+        2.0
+    """
+    x, y = np.log(np.array(list(points), np.float64)).T
+    return float(np.cov(x, y)[0, 1] / np.var(x, ddof=1))
+
+
+def order(
+    column: str,
+    low: Mapping[str, Any],
+    high: Mapping[str, Any],
+    by: Iterable[str],
+    **where: Any,
+) -> Ours:
+    """How much larger a column is for `high` than for `low`, in pairs of rows with the same `by`."""
+    return lambda rows: _in_pairs(rows.where(**where), column, low, high, tuple(by))
+
+
+def _in_pairs(
+    rows: FigureRows, column: str, low: Mapping[str, Any], high: Mapping[str, Any], by: tuple[str, ...]
+) -> Measured:
+    """The mean difference of pairs (low, high), relative to the mean of the smaller side."""
+    found = []
+    for point in rows.points(*by):
+        at = dict(zip(by, point, strict=True))
+        pair = rows.mean(column, **at, **low), rows.mean(column, **at, **high)
+        if not np.isnan(pair).any():
+            found.append(pair)
+    if not found:
+        return Measured(float("nan"))
+    pairs = np.array(found)
+    means = pairs.mean(axis=0)
+    base = abs(means).min() or abs(means).max() or 1.0
+    difference = (pairs[:, 1] - pairs[:, 0]) / base
+    margin = 2 * float(difference.std(ddof=1)) / np.sqrt(len(pairs)) if len(pairs) > 1 else 0.0
+    value = float(difference.mean())
+    return Measured(value, margin, text=f"{plain(means[0])} and {plain(means[1])}, {_percent(value, margin)}")
+
+
+def _percent(value: float, margin: float) -> str:
+    """A relative difference and its margin, as in '+12 % ± 3'.
+
+    Examples:
+        >>> _percent(0.123, 0.03), _percent(-0.004, 0.0), _percent(20.5, 1.0)
+        ('+12 % ± 3', '-0.4 %', 'by a factor of 21.5')
+    """
+    if value > 3:
+        return f"by a factor of {plain(1 + value)}"
+    shown = f"{100 * value:+.2g} %" if abs(value) < 0.1 else f"{100 * value:+.0f} %"
+    return shown + (f" ± {float(f'{100 * margin:.1g}'):g}" if margin else "")
+
+
+def trend(column: str, x: str, sign: int, by: Iterable[str] = ("seed",), **where: Any) -> Ours:
+    """The change of a column from the first to the last value of `x`, times `sign`, in pairs by `by`.
+
+    A sign of 0 is for "does not change": the largest difference between the means of two points.
+    """
+
+    def ours(rows: FigureRows) -> Measured:
+        rows = rows.where(**where)
+        at = [point for (point,) in rows.points(x) if rows.values(column, **{x: point})]
+        means = [rows.mean(column, **{x: point}) for point in at]
+        if len(at) < 2:
+            return Measured(float("nan"))
+        if sign == 0:
+            value = max(means) / min(means) - 1
+            return Measured(
+                value, text=f"from {plain(min(means))} to {plain(max(means))}, {_percent(value, 0)}"
+            )
+        ends = (at[0], at[-1]) if sign > 0 else (at[-1], at[0])
+        found = _in_pairs(rows, column, {x: ends[0]}, {x: ends[1]}, tuple(by))
+        steady = sign * rank_correlation(at, means)
+        scale = min(abs(means[0]), abs(means[-1])) / (abs(means[0]) or 1.0)
+        change = _percent(sign * found.value * scale, found.margin * scale)
+        text = f"from {plain(means[0])} to {plain(means[-1])}, {change}, rank correlation {sign * steady:.2f}"
+        return Measured(found.value, found.margin, steady >= STEADY, text)
+
+    return ours
+
+
+def rank_correlation(x: Iterable[float], y: Iterable[float]) -> float:
+    """Spearman's rank correlation; 0 if one side is constant, because an equality is not a trend.
+
+    Examples:
+        >>> rank_correlation([1, 2, 3], [5, 7, 9]), rank_correlation([1, 2, 3], [4, 4, 4])
+        (1.0, 0.0)
+    """
+    ranks = [_ranks(np.asarray(list(values), float)) for values in (x, y)]
+    if any(np.ptp(rank) == 0 for rank in ranks):
+        return 0.0
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _ranks(values: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The ranks of values; equal values share the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts - 1) / 2)[inverse], np.float64)
 
 
 @dataclass(frozen=True)
@@ -79,55 +366,12 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A number in a paper's text.
-
-    Attributes:
-        where: its section or table.
-        text: the claim in words.
-        theirs: the paper's number.
-        ours: a function that computes the same number from our rows.
-        relation: "about", "at most" or "at least".
-        tolerance: the largest difference, relative to theirs, that counts as reproduced.
-        why: the likely reason for a difference; shown only if the claim is not reproduced.
-        at_full_size: whether it can be checked only on instances of the paper's size.
-    """
-
-    where: str
-    text: str
-    theirs: float
-    ours: Callable[[FigureRows], float]
-    relation: str = "about"
-    tolerance: float = 0.25
-    why: str = field(kw_only=True)
-    at_full_size: bool = False
-
-    def verdict(self, rows: FigureRows) -> dict[str, Any]:
-        """The claim, our number, and the verdict; "not measured" without a number."""
-        ours = self.ours(rows)
-        margin = abs(self.theirs) * self.tolerance
-        low = -np.inf if self.relation == "at most" else self.theirs - margin
-        high = np.inf if self.relation == "at least" else self.theirs + margin
-        holds = bool(low <= ours <= high)
-        unknown = bool(np.isnan(ours))
-        return {
-            "where": self.where,
-            "claim": self.text,
-            "theirs": f"{self.relation} {self.theirs:g}",
-            "ours": None if unknown else ours,
-            "tolerance": self.tolerance,
-            "verdict": "reproduced" if holds else "not measured" if unknown else "not reproduced",
-            "why": "" if holds else self.why,
-        }
-
-
-@dataclass(frozen=True)
 class Figure:
-    """A figure or table of a paper.
+    """A figure or table of a paper, or an experiment that tests a reason.
 
     Attributes:
         paper: its number.
-        name: its name on the command line, such as "fig4" or "table1".
+        name: its name on the command line, such as "fig4", "table1" or "ties".
         title: what it shows.
         x: the column of the horizontal axis.
         x_label: the label of that axis.

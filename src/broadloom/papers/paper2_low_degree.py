@@ -1,123 +1,105 @@
-"""Paper 2: Parameterized Maximum and Average Degree Approximation, by Onus and Richa."""
+"""Paper 2: Parameterized Maximum and Average Degree Approximation, by Onus and Richa (ICDCS 2010).
+
+Low-ODA takes e1 if its contribution is greater than that of e2 over k, as the text of section III says;
+Alg. 1 prints "at least". Ties are random.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import product
 
+import numpy as np
+
+from broadloom.linking import link
 from broadloom.model import Interest
-from broadloom.papers.figures import Case, Claim, Figure, FigureRows, Panel, Row
+from broadloom.papers.figures import (
+    BOUND,
+    NUMBER,
+    ORDER,
+    TREND,
+    Case,
+    Claim,
+    Figure,
+    FigureRows,
+    Measured,
+    Panel,
+    Reason,
+    Row,
+    order,
+    plain,
+    trend,
+)
 from broadloom.papers.paper1_weighted_overlays import measured
 from broadloom.workload import interest
 
 AVERAGE, MAXIMUM = "mean_degree", "max_degree"
-CLOSE = (
-    "the degrees of the three algorithms are close at these sizes: their order depends on the seeds, and on "
-    "how ties are broken, which the paper does not state"
+GM, LOW, MINMAX, CD, CD1, CD2 = (
+    {"algorithm": name} for name in ("gm", "low-oda", "minmax-oda", "cd-oda", "cd-oda-1", "cd-oda-2")
 )
-TIES = (
-    "the heuristics differ little in the order of the centres of stars; the paper does not state how ties "
-    "are broken"
-)
-GM, CD, CD2 = ({"algorithm": name} for name in ("gm", "cd-oda", "cd-oda-2"))
+STARS = ("cd-oda", "cd-oda-1", "cd-oda-2")
+RULE = "Low-ODA with > (text of section III), ties at random"
 
 
-def _wanted(case: Case) -> Interest:
+def _wanted(case: Case, seed: int) -> Interest:
     return interest(
         nodes=case["nodes"],
         topics=case["topics"],
         popularity=case["popularity"],
         alpha=0.5,
         sizes=(case["size"], case["size"]),
-        seed=case["seed"],
+        seed=seed,
     )
-
-
-def _run(case: Case, *algorithms: str) -> list[Row]:
-    return [measured(case, _wanted(case), None, name) for name in algorithms]
-
-
-def _run_k(case: Case) -> list[Row]:
-    wanted = _wanted(case)
-    return [measured(case, wanted, None, "low-oda", k=case["k"])]
 
 
 def _case(seed: int, nodes: int, size: int = 10, popularity: str = "zipf") -> Case:
     return {"seed": seed, "nodes": nodes, "topics": 100, "popularity": popularity, "size": size}
 
 
+def _row(case: Case, wanted: Interest, name: str, ties: str = "random") -> Row:
+    options = {"k": case.get("k", 3), "strict": case.get("strict", True)} if name == "low-oda" else {}
+    return measured(case, wanted, None, name, ties=ties, **options)
+
+
+# Fig. 1 and 2: GM, MinMax-ODA and Low-ODA over the number of nodes
+
+
 def _by_nodes(quick: bool) -> list[Case]:
     nodes: Iterable[int] = (100, 200, 400) if quick else range(100, 1001, 100)
-    return [_case(seed, n) for n, seed in product(nodes, range(3 if quick else 10))]
+    return [_case(seed, n) for n, seed in product(nodes, range(5 if quick else 20))]
 
 
-def _by_k(quick: bool) -> list[Case]:
-    return [_case(seed, 100) | {"k": k} for k, seed in product(range(1, 9), range(5 if quick else 20))]
+def _run_three(case: Case) -> list[Row]:
+    wanted = _wanted(case, case["seed"])
+    return [_row(case, wanted, name) for name in ("gm", "minmax-oda", "low-oda")]
 
 
-def _by_size(quick: bool) -> list[Case]:
-    sizes = (10, 30, 50) if quick else range(10, 51, 5)
-    return [_case(seed, 100, size, "unif") for size, seed in product(sizes, range(5 if quick else 20))]
-
-
-def _worst(rows: FigureRows, one: dict[str, str], other: dict[str, str]) -> float:
-    """The largest ratio of mean degrees over the sizes."""
-    sizes = sorted({row["size"] for row in rows.all})
-    return max(rows.mean(AVERAGE, size=s, **one) / rows.mean(AVERAGE, size=s, **other) for s in sizes)
-
-
-def _edges(name: str, algorithm: dict[str, str], theirs: float) -> Claim:
+def _better(column: str, low: dict[str, str], high: dict[str, str], text: str) -> Claim:
     return Claim(
-        "VI-D",
-        f"{name}'s edges over GM's, at most",
-        theirs,
-        lambda rows: _worst(rows, algorithm, GM),
-        relation="at most",
-        why=TIES,
+        ORDER,
+        "V-A, V-B",
+        text,
+        order(column, low, high, ("nodes", "seed")),
+        setup=RULE,
+        reason=_by_point(column),
     )
 
 
-def _between(column: str) -> Claim:
-    """Low-ODA lies between GM and MinMax-ODA at every number of nodes."""
+def _by_point(column: str) -> Reason:
+    """The means of the three algorithms at the first and the last point."""
 
-    def share(rows: FigureRows) -> float:
-        points = sorted({row["nodes"] for row in rows.all})
-        inside = 0
-        for n in points:
-            gm, low, minmax = (
-                rows.mean(column, nodes=n, algorithm=name) for name in ("gm", "low-oda", "minmax-oda")
-            )
-            inside += min(gm, minmax) <= low <= max(gm, minmax)
-        return inside / len(points)
+    def text(rows: FigureRows) -> str:
+        ends = [rows.points("nodes")[at][0] for at in (0, -1)]
+        parts = []
+        for n in ends:
+            means = [plain(rows.mean(column, nodes=n, **one)) for one in (GM, LOW, MINMAX)]
+            parts.append(f"at {n} nodes GM {means[0]}, Low-ODA {means[1]}, MinMax-ODA {means[2]}")
+        return "; ".join(parts)
 
-    what = "maximum" if column == MAXIMUM else "average"
-    return Claim(
-        "V",
-        f"share of points where Low-ODA's {what} degree is between the others'",
-        1,
-        share,
-        tolerance=0.1,
-        why=CLOSE,
-    )
+    return text
 
 
-def _trend(column: str, sign: int) -> Claim:
-    def slope(rows: FigureRows) -> float:
-        return sign * (rows.mean(column, k=8) - rows.mean(column, k=1))
-
-    what = "maximum degree falls" if sign < 0 else "average degree rises"
-    return Claim(
-        "V-C",
-        f"the {what} from k = 1 to k = 8 (by at least 0)",
-        0,
-        slope,
-        relation="at least",
-        why=CLOSE,
-    )
-
-
-STARS = ("cd-oda", "cd-oda-1", "cd-oda-2")
-THREE = ("gm", "minmax-oda", "low-oda")
 FIG1 = Figure(
     2,
     "fig1",
@@ -127,8 +109,11 @@ FIG1 = Figure(
     ("algorithm",),
     (Panel(MAXIMUM, "maximum node degree"),),
     _by_nodes,
-    lambda case: _run(case, *THREE),
-    (_between(MAXIMUM),),
+    _run_three,
+    (
+        _better(MAXIMUM, LOW, GM, "Low-ODA's maximum degree is below GM's"),
+        _better(MAXIMUM, MINMAX, LOW, "MinMax-ODA's maximum degree is below Low-ODA's"),
+    ),
 )
 FIG2 = Figure(
     2,
@@ -139,35 +124,145 @@ FIG2 = Figure(
     ("algorithm",),
     (Panel(AVERAGE, "average node degree"),),
     _by_nodes,
-    lambda case: _run(case, *THREE),
-    (_between(AVERAGE),),
+    _run_three,
+    (
+        _better(AVERAGE, LOW, MINMAX, "Low-ODA's average degree is below MinMax-ODA's"),
+        _better(AVERAGE, GM, LOW, "GM's average degree is below Low-ODA's"),
+    ),
     shares="fig1",
 )
-FIG3 = Figure(
-    2,
-    "fig3",
-    "Maximum degree of Low-ODA over k",
-    "k",
-    "k",
-    ("algorithm",),
-    (Panel(MAXIMUM, "maximum node degree"),),
-    _by_k,
-    _run_k,
-    (_trend(MAXIMUM, -1),),
-)
-FIG4 = Figure(
-    2,
-    "fig4",
-    "Average degree of Low-ODA over k",
-    "k",
-    "k",
-    ("algorithm",),
-    (Panel(AVERAGE, "average node degree"),),
-    _by_k,
-    _run_k,
-    (_trend(AVERAGE, 1),),
-    shares="fig3",
-)
+
+
+# Fig. 3 and 4: Low-ODA over k
+
+
+def _by_k(quick: bool) -> list[Case]:
+    return [_case(seed, 100) | {"k": k} for k, seed in product(range(1, 9), range(10 if quick else 100))]
+
+
+def _run_k(case: Case) -> list[Row]:
+    wanted = _wanted(case, case["seed"])
+    printed = _row(case | {"strict": False}, wanted, "low-oda") | {"algorithm": "low-oda (>=)"}
+    others = [_row(case, wanted, name) for name in ("gm", "minmax-oda")]
+    return [_row(case, wanted, "low-oda"), printed, *others]
+
+
+def _printed(column: str, k: int) -> Reason:
+    """The value with the printed rule."""
+    return lambda rows: (
+        f"with >= as printed {plain(rows.mean(column, k=k, algorithm='low-oda (>=)'))}, with > "
+        f"{plain(rows.mean(column, k=k, **LOW))}"
+    )
+
+
+def _as(column: str, what: str, k: int, name: str, other: dict[str, str]) -> Claim:
+    return Claim(
+        ORDER,
+        "V-C",
+        f"at k = {k} Low-ODA's {what} degree is that of {name}",
+        lambda rows: order(column, other, LOW, ("seed",))(rows.where(k=k)),
+        relation="alike",
+        setup=RULE,
+        reason=_printed(column, k),
+    )
+
+
+def _k_figure(name: str, column: str, what: str, sign: int, shares: str | None) -> Figure:
+    moves = "falls" if sign < 0 else "rises"
+    return Figure(
+        2,
+        name,
+        f"{what.capitalize()} degree of Low-ODA over k",
+        "k",
+        "k",
+        ("algorithm",),
+        (Panel(column, f"{what} node degree"),),
+        _by_k,
+        _run_k,
+        (
+            Claim(
+                TREND,
+                "V-C",
+                f"the {what} degree {moves} as k rises from 1 to 8",
+                trend(column, "k", sign, ("seed",), **LOW),
+                setup=RULE,
+                reason=_printed(column, 8),
+            ),
+            _as(column, what, 1, "GM", GM),
+            _as(column, what, 8, "MinMax-ODA", MINMAX),
+        ),
+        shares=shares,
+    )
+
+
+FIG3 = _k_figure("fig3", MAXIMUM, "maximum", -1, None)
+FIG4 = _k_figure("fig4", AVERAGE, "average", 1, "fig3")
+
+
+# Fig. 5: diameter 2, with a draw of its own for each algorithm
+
+
+def _by_size(quick: bool) -> list[Case]:
+    sizes = (10, 30, 50) if quick else range(10, 51, 5)
+    return [_case(seed, 100, size, "unif") for size, seed in product(sizes, range(10 if quick else 100))]
+
+
+def _run_stars(case: Case) -> list[Row]:
+    """Each algorithm on a draw of its own, and the CD-ODA family also on GM's draw, for comparison."""
+    names = ("gm", *STARS)
+    rows = []
+    for number, name in enumerate(names):
+        rows.append(_row(case, _wanted(case, 1000 * number + case["seed"]), name) | {"draw": "own"})
+    same = _wanted(case, case["seed"])
+    rows += [_row(case, same, name) | {"draw": "same"} for name in names]
+    return rows
+
+
+OWN = {"draw": "own"}
+
+
+def _worst(rows: FigureRows, one: dict[str, str], draw: str) -> float:
+    """The largest ratio of mean degrees over the sizes."""
+    found = rows.where(draw=draw)
+    return max(
+        found.mean(AVERAGE, size=s, **one) / found.mean(AVERAGE, size=s, **GM)
+        for (s,) in found.points("size")
+    )
+
+
+def _edges(name: str, algorithm: dict[str, str], theirs: float) -> Claim:
+    return Claim(
+        BOUND,
+        "VI-D",
+        f"{name}'s edges over GM's, the largest mean of all sizes",
+        lambda rows: _worst(rows, algorithm, "own"),
+        theirs,
+        "at most",
+        reason=lambda rows: f"on the same draws for all algorithms {plain(_worst(rows, algorithm, 'same'))}",
+        setup="a draw of its own for each algorithm, ties at random",
+    )
+
+
+def _over(name: str, other: dict[str, str], theirs: float) -> Claim:
+    return Claim(
+        NUMBER,
+        "VI-D",
+        f"by which share CD-ODA-II's degree is below {name}'s, mean over the sizes",
+        lambda rows: 1 - rows.where(**OWN).ratio(AVERAGE, CD2, other, "size"),
+        theirs,
+        reason=lambda rows: (
+            "by topics per node: "
+            + ", ".join(
+                f"{size} {plain(1 - rows.where(size=size, **OWN).ratio(AVERAGE, CD2, other, 'size'))}"
+                for (size,) in rows.points("size")
+            )
+            + "; on the same draws "
+            + plain(1 - rows.where(draw="same").ratio(AVERAGE, CD2, other, "size"))
+        ),
+        setup="a draw of its own for each algorithm, ties at random",
+    )
+
+
 FIG5 = Figure(
     2,
     "fig5",
@@ -177,35 +272,157 @@ FIG5 = Figure(
     ("algorithm",),
     (Panel(AVERAGE, "average node degree"),),
     _by_size,
-    lambda case: _run(case, "gm", *STARS),
+    _run_stars,
     (
         _edges("CD-ODA", CD, 2.3),
         _edges("CD-ODA-II", CD2, 1.8),
-        Claim(
-            "VI-D",
-            "CD-ODA-II's degree over CD-ODA's",
-            0.8,
-            lambda r: r.ratio(AVERAGE, CD2, CD, "size"),
-            tolerance=0.1,
-            why=TIES,
+        _over("CD-ODA", CD, 0.2),
+        _over("CD-ODA-I", CD1, 0.01),
+        *(
+            Claim(
+                ORDER,
+                "VI-D",
+                text,
+                order(AVERAGE, low, high, ("size", "seed"), **OWN),
+                setup="ties at random",
+            )
+            for text, low, high in (
+                ("CD-ODA-II's degree is below CD-ODA's", CD2, CD),
+                ("CD-ODA-II's degree is below CD-ODA-I's", CD2, CD1),
+            )
+        ),
+        *(
+            Claim(
+                TREND,
+                "VI-D",
+                f"{name}'s average degree falls as nodes have more topics",
+                trend(AVERAGE, "size", -1, ("seed",), draw="own", **one),
+            )
+            for name, one in (("GM", GM), ("CD-ODA", CD), ("CD-ODA-I", CD1), ("CD-ODA-II", CD2))
         ),
         Claim(
-            "VI-D",
-            "CD-ODA-II's degree over CD-ODA-I's",
-            0.99,
-            lambda r: r.ratio(AVERAGE, CD2, {"algorithm": "cd-oda-1"}, "size"),
-            tolerance=0.05,
-            why=TIES,
-        ),
-        Claim(
-            "VI-D",
-            "the largest mean topic diameter of the CD-ODA family (each is 2)",
+            BOUND,
+            "VI-D, Lemma 7",
+            "the largest mean topic diameter of the CD-ODA family",
+            lambda rows: max(rows.most("mean_diameter", algorithm=name) for name in STARS),
             2,
-            lambda r: max(r.most("mean_diameter", algorithm=name) for name in STARS),
-            tolerance=0,
-            why="a topic of fewer than three nodes has a smaller diameter",
+            "at most",
         ),
     ),
 )
 
-FIGURES = (FIG1, FIG2, FIG3, FIG4, FIG5)
+
+# Theorem 2 and Lemma 5, checked along runs of Low-ODA
+
+
+def _bound_cases(quick: bool) -> list[Case]:
+    return [
+        _case(seed, nodes) | {"k": k}
+        for nodes, k, seed in product((30,) if quick else (30, 60), (1, 3, 8), range(3 if quick else 10))
+    ]
+
+
+def _run_bounds(case: Case) -> list[Row]:
+    """The maximum degree over the bound of Theorem 2, and the least share of Lemma 5 over the sets R_i."""
+    wanted = _wanted(case, case["seed"])
+    edges = link(wanted, None, "low-oda", case["seed"], k=case["k"], strict=True, ties="random").edges
+    start = sum(len(wanted.topics_of(v)) for v in range(wanted.node_count))
+    n, k = wanted.node_count, case["k"]
+    degree = int(np.bincount(edges.ravel()).max())
+    least = _least_maximum_degree(wanted)
+    bound = (n / (2 * k) + 1) * 3 * (least + 1) * math.log(start)
+    return [
+        case
+        | {
+            "algorithm": "low-oda",
+            "max_degree": degree,
+            "share_of_bound": degree / bound,
+            "least_share": _least_share(wanted, edges.tolist(), n / (2 * k) + 1),
+        }
+    ]
+
+
+def _least_maximum_degree(wanted: Interest) -> int:
+    """A lower bound of the least maximum degree: a connected topic of three nodes or more needs degree 2."""
+    largest = max((len(wanted.nodes_of(topic)) for topic in range(wanted.topic_count)), default=0)
+    return 2 if largest > 2 else 1
+
+
+def _least_share(wanted: Interest, edges: list[list[int]], h: float) -> float:
+    """Lemma 5: over all sets R_i, the least reduction by R_i over an upper bound of the best matching's.
+
+    R_i has the edges that are added while the maximum degree rises by h. No matching reduces the number of
+    components by more than the sum of its edges' contributions, so the heaviest matching is an upper bound.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    topics = [set(wanted.topics_of(v).tolist()) for v in range(wanted.node_count)]
+    label = {(v, t): (v, t) for v in range(wanted.node_count) for t in topics[v]}
+
+    def root(node: tuple[int, int]) -> tuple[int, int]:
+        while label[node] != node:
+            label[node] = label[label[node]]
+            node = label[node]
+        return node
+
+    def contribution(u: int, v: int) -> int:
+        return sum(root((u, t)) != root((v, t)) for t in topics[u] & topics[v])
+
+    def matching() -> float:
+        """Half the heaviest assignment of nodes to other nodes: at least the heaviest matching."""
+        n = wanted.node_count
+        weight = np.zeros((n, n))
+        for u in range(n):
+            for v in range(u):
+                weight[u, v] = weight[v, u] = contribution(u, v)
+        return float(weight[linear_sum_assignment(weight, maximize=True)].sum()) / 2
+
+    degree = np.zeros(wanted.node_count, int)
+    shares, reduced, best, last = [], 0, matching(), h
+    for u, v in edges:
+        gain = contribution(u, v)
+        degree[[u, v]] += 1
+        if degree.max() > last:  # the edge begins the next set
+            shares.append(reduced / best if best else 1.0)
+            reduced, best, last = 0, matching(), last + h
+        for t in topics[u] & topics[v]:
+            label[root((u, t))] = root((v, t))
+        reduced += gain
+    # The last set ends when the overlay is topic-connected, so it reduces all that is left.
+    return min(shares, default=1.0)
+
+
+BOUNDS = Figure(
+    2,
+    "bounds",
+    "Theorem 2 and Lemma 5 along runs of Low-ODA",
+    "k",
+    "k",
+    ("nodes",),
+    (
+        Panel("share_of_bound", "maximum degree over the bound of Theorem 2", dots=True),
+        Panel("least_share", "least share of Lemma 5", dots=True),
+    ),
+    _bound_cases,
+    _run_bounds,
+    (
+        Claim(
+            BOUND,
+            "Theorem 2",
+            "the maximum degree over (n/2k + 1) 3 (d + 1) ln(C), d a lower bound of the best maximum degree",
+            lambda rows: rows.most("share_of_bound"),
+            1,
+            "at most",
+        ),
+        Claim(
+            BOUND,
+            "Lemma 5",
+            "the components that a set R_i joins, over an upper bound of the best matching's, the least",
+            lambda rows: Measured(min(rows.values("least_share"), default=float("nan"))),
+            1 / 3,
+            "at least",
+        ),
+    ),
+)
+
+FIGURES = (FIG1, FIG2, FIG3, FIG4, FIG5, BOUNDS)

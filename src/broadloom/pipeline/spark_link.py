@@ -8,7 +8,6 @@ order of their numbers, whichever task ends first.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,9 +36,11 @@ from broadloom.linking import (
     run,
 )
 from broadloom.model import Interest, Weights, find_algorithm, trusted_weights
-from broadloom.pipeline.spark_session import SparkEngine, session, task_count
+from broadloom.pipeline.spark_session import SparkEngine, session, shared_scratch, task_count
 from broadloom.plans import Plan
 from broadloom.progress import stage
+from broadloom.storage import as_path
+from broadloom.storage.tables import read_parquet, write_parquet
 
 # The largest size of a part: the part and the data of its kernels must fit into one task.
 PART_BYTES = 64 * 2**20
@@ -126,8 +127,8 @@ class PartSolver:
             return []
         if len(parts) == 1 and len(parts[0].part):
             return [join(self.interest, self.weights, parts[0])]
-        with tempfile.TemporaryDirectory(dir=self.scratch, prefix="link-") as folder:
-            return self._by_tasks(parts, Path(folder))
+        with shared_scratch(self.spark, self.scratch, "link") as folder:
+            return self._by_tasks(parts, folder)
 
     def _by_tasks(self, parts: Sequence[PartGroup], folder: Path) -> list[NDArray[np.int32]]:
         # Local names: the executors get these values, not this object.
@@ -148,7 +149,7 @@ class PartSolver:
         edges = rows.mapInArrow(solve, "part int, u int, v int")
         with stage("tasks"):
             edges.write.parquet(str(folder / "edges.parquet"))
-        return _by_part(pa.parquet.read_table(folder / "edges.parquet"), len(parts))
+        return _by_part(read_parquet(folder / "edges.parquet"), len(parts))
 
 
 def _solved(part: LinkPart, algorithm: str, seed: int) -> NDArray[np.int32]:
@@ -229,7 +230,7 @@ def bounded(
 
 def write_parts(path: Path, interest: Interest, weights: Weights, parts: Sequence[PartGroup]) -> None:
     """Write one row and one row group per part, so that a task holds only the part that it works on."""
-    with pa.parquet.ParquetWriter(path, PART_SCHEMA) as writer:
+    with as_path(path).open("wb") as file, pa.parquet.ParquetWriter(file, PART_SCHEMA) as writer:
         for number, (nodes, joined) in enumerate(parts):
             starts, topics = rows_of(interest, nodes)
             cost = weights.subset(nodes)
@@ -312,8 +313,8 @@ def _blocks(spark: SparkSession, interest: Interest, scratch: Path) -> DataFrame
             "bits": pa.array([bits[first : first + BLOCK].tobytes() for first in starts], pa.binary()),
         }
     )
-    path = scratch / "bits.parquet"
-    pa.parquet.write_table(table, path, row_group_size=1)
+    path = as_path(scratch) / "bits.parquet"
+    write_parquet(table, path, row_group_size=1)
     return spark.read.parquet(str(path))
 
 

@@ -6,7 +6,6 @@ weights of channels are added in the order of the channels, whichever task ends 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from broadloom.assignment import assign
-from broadloom.assignment.market import MarketOptions
-from broadloom.assignment.market.steiner_mixing import channel_weights, cheapest_paths, draw_brokers
+from broadloom.assignment.market.steiner_mixing import (
+    MixingOptions,
+    channel_weights,
+    cheapest_paths,
+    draw_brokers,
+)
 from broadloom.errors import InputError
 from broadloom.model import (
     Grid,
@@ -31,9 +34,10 @@ from broadloom.model import (
     read_market_problem,
     summarize,
 )
-from broadloom.pipeline.spark_session import SparkEngine, session, task_count
+from broadloom.pipeline.spark_session import SparkEngine, session, shared_scratch, task_count
 from broadloom.plans import MarketResult
 from broadloom.progress import stage
+from broadloom.storage import is_remote
 
 ARRAYS = ("rates", "wants", "access", "core")
 
@@ -48,6 +52,8 @@ def assign_market_on_spark(
     options: Mapping[str, Any],
 ) -> MarketResult:
     """As `bl.assign` of `read_market_problem(tables, *sizes)`, with messages and Steiner trees on Spark."""
+    if is_remote(tables):
+        raise InputError(f"{tables} is remote; on Spark, the tables of a market are in a local folder")
     with session(engine) as spark:
         problem = read_market_problem(tables, *sizes, traffic=traffic_of(spark))
         if algorithm == "steiner-mixing" and not options:
@@ -74,7 +80,7 @@ def steiner_mixing(
         scratch: a folder that the executors see under the same path; by default a temporary folder, which is
             enough on one machine.
     """
-    options = MarketOptions(core)
+    options = MixingOptions(core)
     with session(engine, spark) as running:
         found = draw_brokers(problem, options, seed, link_weights(running, problem, scratch))
     result = replace(found, algorithm="steiner-mixing", seed=seed, options=vars(options))
@@ -87,8 +93,7 @@ def link_weights(
 ) -> NDArray[np.float64]:
     """Phase 1 of Steiner mixing: the executors compute the weights of each channel's trees."""
     weights = np.zeros(problem.access.shape)
-    with stage("trees"), tempfile.TemporaryDirectory(dir=scratch, prefix="market-") as folder:
-        scratch_folder = Path(folder)
+    with stage("trees"), shared_scratch(spark, scratch, "market") as scratch_folder:
         for name in ARRAYS:
             np.save(scratch_folder / f"{name}.npy", getattr(problem, name))
 

@@ -1,13 +1,18 @@
 """Spark sessions: embedded in this process, on a cluster, or on a Spark Connect server.
 
-This is the only module that starts Spark. Importing it does not import pyspark.
+This is the only module that starts Spark. Importing it does not import pyspark. What the user has set takes
+precedence, in this order: the engine, `spark-submit` or `PYSPARK_SUBMIT_ARGS`, and `spark-defaults.conf`;
+our own settings apply only to names that none of these has.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
+import shlex
+import shutil
 import socket
 import sys
 import tempfile
@@ -15,13 +20,15 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from broadloom.errors import BroadloomError, InputError, StorageError, UnreachableError, missing_extra
-from broadloom.pipeline.java import java_home
+from broadloom.pipeline.java import quiet_java_home
+from broadloom.storage import RemotePath, as_path, scratch_folder, share_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,9 +73,10 @@ class SparkEngine:
     """Choice of the Spark that does the work, and its settings.
 
     Attributes:
-        master: a cluster (spark://..., yarn, k8s://...), or local[N]; None: this machine, all its cores.
-        remote: a Spark Connect server (sc://host:port) instead of a master.
-        conf: settings of Spark; they take precedence over the defaults of Broadloom.
+        master: a cluster (spark://..., yarn, k8s://...), or local[N]; None: what spark-submit or
+            spark-defaults.conf say, else this machine, all its cores.
+        remote: a Spark Connect server (sc://host:port) instead of a master; None: SPARK_REMOTE, if it is set.
+        conf: settings of Spark; they take precedence over all others.
         long_job: compile for throughput instead of a fast start.
 
     Examples:
@@ -101,9 +109,7 @@ class SparkEngine:
     @property
     def is_local(self) -> bool:
         """Whether Spark is embedded in this process."""
-        return self.remote is None and (
-            self.master is None or re.match(r"local($|\[)", self.master) is not None
-        )
+        return self.remote is None and (self.master is None or _is_local(self.master))
 
     def sized(self, size: int) -> SparkEngine:
         """This engine; as a long job if the input, of `size` bytes, is large enough."""
@@ -112,7 +118,7 @@ class SparkEngine:
 
 @contextmanager
 def session(engine: SparkEngine | None = None, spark: SparkSession | None = None) -> Iterator[SparkSession]:
-    """A Spark session for the block.
+    """A Spark session for the block; its executors have this package.
 
     The session in `spark`, or one that is running already, is used as it is: its settings do not change and
     it is not stopped. Otherwise a session is started, and stopped when the block ends.
@@ -127,28 +133,30 @@ def session(engine: SparkEngine | None = None, spark: SparkSession | None = None
     if running is not None:
         if spark is None and engine is not None:
             _check_fits(running, engine)
+        _ship(running)
         yield running
         return
     need_spark()
     wanted = engine or SparkEngine()
-    with tempfile.TemporaryDirectory(prefix="broadloom-") as folder:  # executors read it until the end
-        started = (_connect if wanted.remote else _launch)(wanted, Path(folder))
-        logging.root.addFilter(_is_not_py4j_noise)
-        try:
-            _check_settings(started)
-            yield started
-        except BroadloomError:
+    started = _start(wanted)
+    if wanted.conf.get("spark.ui.enabled") == "true" and not is_connect(started):
+        print(f"Spark: {started.sparkContext.uiWebUrl}", file=sys.stderr)
+    logging.root.addFilter(_is_not_py4j_noise)
+    try:
+        _check_settings(started)
+        yield started
+    except BroadloomError:
+        raise
+    except Exception as error:
+        fault = storage_error(error)
+        if fault is not None:
+            raise fault from error
+        if _answers(started):
             raise
-        except Exception as error:
-            fault = storage_error(error)
-            if fault is not None:
-                raise fault from error
-            if _answers(started):
-                raise
-            raise UnreachableError(f"the connection to Spark is lost: {_first_line(error)}") from error
-        finally:
-            _stop(started)
-            logging.root.removeFilter(_is_not_py4j_noise)
+        raise UnreachableError(f"the connection to Spark is lost: {_first_line(error)}") from error
+    finally:
+        _stop(started)
+        logging.root.removeFilter(_is_not_py4j_noise)
 
 
 def _is_not_py4j_noise(record: logging.LogRecord) -> bool:
@@ -259,7 +267,7 @@ def _check_fits(running: SparkSession, engine: SparkEngine) -> None:
     """Raise if the settings of the running session differ from those of the engine."""
     wanted = dict(engine.conf) | ({"spark.master": engine.master} if engine.master else {})
     actual = {name: running.conf.get(name, None) for name in wanted}
-    if engine.remote and "connect" not in type(running).__module__:
+    if engine.remote and not is_connect(running):
         wanted["spark.remote"] = engine.remote
         actual["spark.remote"] = None
     different = next((name for name, value in wanted.items() if actual[name] != value), None)
@@ -271,43 +279,161 @@ def _check_fits(running: SparkSession, engine: SparkEngine) -> None:
         )
 
 
-def _check_yarn(engine: SparkEngine) -> None:
+def _check_yarn(master: str) -> None:
     """Raise if YARN has no configuration files; Spark would only print a long Java traceback."""
     named = [os.environ[name] for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR") if os.environ.get(name)]
-    if engine.master == "yarn" and not any(Path(folder).is_dir() for folder in named):
+    if master == "yarn" and not any(Path(folder).is_dir() for folder in named):
         raise InputError(
             "master yarn needs HADOOP_CONF_DIR, the folder with Hadoop's core-site.xml and yarn-site.xml; "
             + (f"{named[0]} is not a folder" if named else "it is not set")
         )
 
 
-def _launch(engine: SparkEngine, folder: Path) -> SparkSession:
-    """A session whose driver is this process."""
-    _check_yarn(engine)
-    os.environ["JAVA_HOME"] = str(java_home())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+def _start(engine: SparkEngine) -> SparkSession:
+    """A new session of the engine, or of what the user has set."""
+    user = {} if engine.remote else user_settings()
+    remote = engine.remote
+    if remote is None and engine.master is None:
+        remote = os.environ.get("SPARK_REMOTE") or user.get("spark.remote")
+    if remote:
+        return _connect(replace(engine, remote=remote))
+    return _launch(engine, user)
+
+
+def user_settings() -> dict[str, str]:
+    """The settings of Spark that the user has made outside of this process.
+
+    They are those of the JVM if `spark-submit` has started it, else those of `PYSPARK_SUBMIT_ARGS` and of
+    `spark-defaults.conf`, which the JVM will read when it starts.
+    """
+    if _has_gateway():
+        from pyspark import SparkConf, SparkContext
+
+        SparkContext._ensure_initialized()  # connects to the JVM; SparkConf is empty before
+        return dict(SparkConf().getAll())
+    submitted = _submit_settings(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    file = submitted.pop("", None)
+    folder = configuration_folder()
+    default = None if folder is None else folder / "spark-defaults.conf"
+    path = Path(file) if file else default
+    return (_properties(path) if path is not None else {}) | submitted
+
+
+def hadoop_settings(engine: SparkEngine, spark: SparkSession | None = None) -> dict[str, str]:
+    """The settings of a session that this process needs to reach the same remote stores."""
+    running = spark or _running()
+    if running is None:
+        return user_settings() | dict(engine.conf)
+    if is_connect(running):
+        return dict(engine.conf)
+    return dict(running.sparkContext.getConf().getAll()) | dict(engine.conf)
+
+
+def _has_gateway() -> bool:
+    """Whether spark-submit has started the JVM and this process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def configuration_folder() -> Path | None:
+    """The folder of Spark's configuration files, which need not exist."""
+    if os.environ.get("SPARK_CONF_DIR"):
+        return Path(os.environ["SPARK_CONF_DIR"])
+    if os.environ.get("SPARK_HOME"):
+        return Path(os.environ["SPARK_HOME"], "conf")
+    found = find_spec("pyspark")
+    return Path(found.origin).parent / "conf" if found is not None and found.origin else None
+
+
+# Options of spark-submit that are settings under another name; that of "" is the file of settings.
+_SUBMIT_OPTIONS = {
+    "--master": "spark.master",
+    "--remote": "spark.remote",
+    "--driver-memory": "spark.driver.memory",
+    "--driver-java-options": "spark.driver.extraJavaOptions",
+    "--executor-memory": "spark.executor.memory",
+    "--name": "spark.app.name",
+    "--properties-file": "",
+}
+
+
+def _submit_settings(arguments: str) -> dict[str, str]:
+    """The settings among the arguments of spark-submit.
+
+    Examples:
+        >>> _submit_settings("--master yarn --conf spark.ui.enabled=true pyspark-shell")
+        {'spark.master': 'yarn', 'spark.ui.enabled': 'true'}
+    """
+    words = shlex.split(arguments)
+    found = {}
+    for number, word in enumerate(words):
+        option, equals, inline = word.partition("=")
+        value = inline if equals else words[number + 1] if number + 1 < len(words) else ""
+        if option in ("--conf", "-c"):
+            name, _, text = value.partition("=")
+            found[name] = text
+        elif option in _SUBMIT_OPTIONS:
+            found[_SUBMIT_OPTIONS[option]] = value
+    return found
+
+
+def _properties(path: Path) -> dict[str, str]:
+    """The settings of a file such as spark-defaults.conf; empty if there is no such file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    found = {}
+    for line in lines:
+        match = re.fullmatch(r"\s*(spark\.[^\s=:]+)\s*[=:]?\s*(.*?)\s*", line)
+        if match:
+            found[match[1]] = match[2]
+    return found
+
+
+def _launch(engine: SparkEngine, user: Mapping[str, str]) -> SparkSession:
+    """A session whose driver is this process, or that `spark-submit` has prepared."""
+    master = engine.master or user.get("spark.master") or f"local[{_cores()}]"
+    _check_yarn(master)
+    if master.startswith("spark://"):
+        _check_reachable(master.partition(",")[0], "Spark master", MASTER_PORT)
+    if not user.keys() & {"spark.pyspark.python", "spark.pyspark.driver.python"}:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    settings = _settings(engine) | dict(engine.conf)
-    if engine.master and engine.master.startswith("spark://"):
-        _check_reachable(engine.master.partition(",")[0], "Spark master", MASTER_PORT)
-    if engine.is_local:
+    if _is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName("broadloom").master(engine.master or f"local[{_cores()}]")
-    for name, value in settings.items():
+    builder = SparkSession.builder.master(master)
+    for name, value in _settings(engine, user, _is_local(master)).items():
         builder = builder.config(name, value)
     try:
-        started = builder.getOrCreate()
+        with _java():
+            started = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise spark_error("Spark does not start", error) from error
-    if not engine.is_local:
-        started.sparkContext.addPyFile(str(package_zip(folder)))
+    _ship(started)
     return started
 
 
-def _connect(engine: SparkEngine, folder: Path) -> SparkSession:
+@contextmanager
+def _java() -> Iterator[None]:
+    """Let Spark find Java, unless its JVM runs already; other libraries keep their JAVA_HOME."""
+    if _has_gateway():
+        yield
+        return
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(quiet_java_home())
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["JAVA_HOME"]
+        else:
+            os.environ["JAVA_HOME"] = before
+
+
+def _connect(engine: SparkEngine) -> SparkSession:
     """A session on a Spark Connect server."""
     if find_spec("grpc") is None:
         raise missing_extra("grpcio", "spark", "Spark Connect needs it")
@@ -319,10 +445,71 @@ def _connect(engine: SparkEngine, folder: Path) -> SparkSession:
         started = SparkSession.builder.remote(engine.remote).getOrCreate()
         for name, value in engine.conf.items():
             started.conf.set(name, value)
-        started.addArtifacts(str(package_zip(folder)), pyfile=True)
+        _ship(started)
     except PySparkException as error:
         raise spark_error(f"Spark Connect at {engine.remote} does not start a session", error) from error
     return started
+
+
+_shipped: set[str] = set()
+
+
+def _ship(spark: SparkSession) -> None:
+    """Send this package to the executors of a session, unless they run on this machine or have it already."""
+    if is_connect(spark):
+        name = str(spark.session_id)
+        if name not in _shipped:
+            spark.addArtifacts(str(_process_zip()), pyfile=True)
+            _shipped.add(name)
+        return
+    context = spark.sparkContext
+    name = str(context.applicationId)
+    if name not in _shipped and not _is_local(context.master):
+        context.addPyFile(str(_process_zip()))
+        _shipped.add(name)
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is a client of a Spark Connect server."""
+    return "connect" in type(spark).__module__
+
+
+def executors_are_elsewhere(spark: SparkSession) -> bool:
+    """Whether tasks can run outside of this process's JVM, on other machines or as another user."""
+    return is_connect(spark) or not _is_local(spark.sparkContext.master)
+
+
+def _is_local(master: str) -> bool:
+    return re.match(r"local($|\[)", master) is not None
+
+
+@contextmanager
+def shared_scratch(spark: SparkSession, parent: str | Path | None, name: str) -> Iterator[Path]:
+    """A folder for intermediate files, for the block, that the executors can read and write.
+
+    It is in `parent`, which the executors see under the same path; None: a temporary folder, which is enough
+    on one machine. A folder that a killed process left behind is removed by the next one.
+    """
+    where = Path(tempfile.gettempdir()) if parent is None else as_path(parent)
+    with scratch_folder(where, f"broadloom-{name}") as folder:
+        if executors_are_elsewhere(spark):
+            share_folder(folder)
+        yield folder
+
+
+def table_paths(path: Path) -> list[str]:
+    """The paths by which Spark reads a table: the files of a manifest, or the path itself."""
+    if isinstance(path, RemotePath) and path.listing is not None:
+        return [str(one) for one in path.files()]
+    return [str(path)]
+
+
+@cache
+def _process_zip() -> Path:
+    """This package as a zip file, which exists until this process ends: executors fetch it late."""
+    folder = tempfile.mkdtemp(prefix="broadloom-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return package_zip(Path(folder))
 
 
 def _check_reachable(address: str, what: str, default_port: int) -> None:
@@ -340,26 +527,40 @@ def _check_reachable(address: str, what: str, default_port: int) -> None:
         ) from error
 
 
-def _settings(engine: SparkEngine) -> dict[str, str]:
-    """Our default settings; on a cluster only a few, so that the cluster's own defaults apply."""
-    shared = {
+def _settings(engine: SparkEngine, user: Mapping[str, str], local: bool = True) -> dict[str, str]:
+    """The settings of a new session: our own for names that the user has not set, and those of the engine.
+
+    On a cluster there are only a few of our own, so that the cluster's own defaults apply.
+    """
+    own = {
+        "spark.app.name": "broadloom",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         # The time limit for Python to fetch a result; Spark's 15 seconds are too short on a busy machine.
         "spark.python.authenticate.socketTimeout": "5m",
-        "spark.driver.extraJavaOptions": f"{_logging()} {LONG_JOB if engine.long_job else SHORT_JOB}",
+        "spark.driver.extraJavaOptions": f"{_logging()} {LONG_JOB if engine.long_job else SHORT_JOB}".strip(),
     }
-    if not engine.is_local:
-        return shared
-    return shared | {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": f"{_memory() // 2**20}m",
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": str(2 * _cores()),
-        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "broadloom-warehouse")),
-    }
+    if local:
+        own |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": f"{_memory() // 2**20}m",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": str(2 * _cores()),
+            "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "broadloom-warehouse")),
+        }
+    if _has_gateway():
+        for name in ("spark.driver.extraJavaOptions", "spark.driver.memory"):  # too late: the JVM is running
+            own.pop(name, None)
+    theirs = {**user, **engine.conf}
+    chosen = {name: value for name, value in own.items() if name not in theirs} | dict(engine.conf)
+    options = theirs.get("spark.driver.extraJavaOptions")
+    if (
+        options is not None and "log4j" not in options and not _has_gateway()
+    ):  # their compiler and collector, our quiet log
+        chosen["spark.driver.extraJavaOptions"] = f"{_logging()} {options}".strip()
+    return chosen
 
 
 def package_zip(folder: Path) -> Path:
@@ -376,6 +577,10 @@ def package_zip(folder: Path) -> Path:
 
 
 def _logging() -> str:
+    """The option of the JVM for a quiet log; empty if the user has a log configuration."""
+    folder = configuration_folder()
+    if folder is not None and any(file.suffix != ".template" for file in folder.glob("log4j2*")):
+        return ""
     return f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
 

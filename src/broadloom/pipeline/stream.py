@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,15 +38,19 @@ from broadloom.maintenance import (
     read_state,
     write_state,
 )
-from broadloom.pipeline.spark_session import SparkEngine, session, spark_error
+from broadloom.pipeline.spark_session import SparkEngine, hadoop_settings, is_connect, session, spark_error
 from broadloom.progress import stage
-from broadloom.storage import lock_folder, new_folder
+from broadloom.storage import as_path, is_remote, lock_folder, new_folder, use_store_settings, write_file
 
 FILE_COLUMNS = "path string, modificationTime timestamp, length long, content binary"
 CONNECTOR = "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:<version of Spark>"
 VERSIONS = "versions"
 CHECKPOINT = "checkpoint"
 FEED = "feed.json"
+METRICS = "metrics.prom"
+ORDERS = ("seq", "node")
+# Spark skips files that are older than the newest one by more than this, 7 days by default: no limit.
+NO_AGE_LIMIT = "100000d"
 
 
 def maintain_on_spark(
@@ -59,18 +64,22 @@ def maintain_on_spark(
     files_at_a_time: int = 100,
     fresh_every: int = 0,
     rebaseline: bool = False,
+    order: str | None = None,
+    messages_at_a_time: int = 100_000,
+    kafka: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Apply a stream of events to a live overlay, and publish every new version of the plan.
 
     The folder `output` gets: `versions/<number>`, the newest `keep` versions of the plan; `links.parquet`,
     the links to add and to remove; `rounds.parquet`, the effect of each event; and `quarantine.parquet`, the
-    refused events with their reasons. Each row has the number of the version that it led to.
+    refused events with their reasons. Each row has the number of the version that it led to. `metrics.prom`
+    has the progress of this run, in the text format of Prometheus.
 
     Args:
         start: makes the first overlay; not called if `output` already has a version.
-        events: a folder into which files (JSON lines, CSV or Parquet) are moved; or kafka://host:port/topic,
-            with one JSON object per message, if Spark has the connector.
-        output: the output folder; only one stream at a time can write to it.
+        events: a folder (a path or a URI) into which files (JSON lines, CSV or Parquet) are moved; or
+            kafka://host:port/topic, with one JSON object per message, if Spark has the connector.
+        output: the output folder, which is local; only one stream at a time can write to it.
         engine: the Spark to use.
         spark: a session of your own, instead of an engine.
         once: stop when all present events are applied; otherwise continue until interrupted.
@@ -78,6 +87,11 @@ def maintain_on_spark(
         files_at_a_time: the largest number of files per batch.
         fresh_every: the number of events between two comparisons with a fresh build; 0: no comparisons.
         rebaseline: rebuild the overlay with few changes when such a comparison calls for it.
+        order: "seq": all events are in one order; "node": those of each node are, as in Kafka with the node
+            as the key, where an event without `seq` gets the offset of its message. By default "node" for
+            Kafka and "seq" for files.
+        messages_at_a_time: the largest number of messages of Kafka per batch.
+        kafka: settings of Kafka's client, for example `security.protocol` and `sasl.jaas.config`.
 
     Returns:
         `output`, `version` (the newest one), and of this run: `batches`, `applied` and `quarantined` events;
@@ -89,11 +103,19 @@ def maintain_on_spark(
         StorageError: `output` cannot be written, or another disk failed.
         UnreachableError: Spark stopped the stream.
     """
-    if engine is not None and engine.remote:
+    if (engine is not None and engine.remote) or (spark is not None and is_connect(spark)):
         raise InputError(
             "a stream cannot run on Spark Connect, because its overlay is in this process; give a master"
         )
-    folder = Path(output)
+    if is_remote(output):
+        raise InputError(f"{output} is remote; a stream writes its versions to a local folder: give one")
+    from_kafka = str(events).startswith("kafka://")
+    chosen = order or ("node" if from_kafka else "seq")
+    if chosen not in ORDERS:
+        raise InputError(f"order is {chosen!r}; there are {', '.join(ORDERS)}")
+    check_count(messages_at_a_time, "messages_at_a_time", minimum=1)
+    use_store_settings(hadoop_settings(engine or SparkEngine(), spark))
+    folder = as_path(output)
     comparison = check_count(fresh_every, "fresh_every"), rebaseline
     check_count(keep, "keep", minimum=1)
     check_count(files_at_a_time, "files_at_a_time", minimum=1)
@@ -104,8 +126,11 @@ def maintain_on_spark(
     lock = lock_folder(folder)
     try:
         with session(engine, spark) as running, stage("events") as done:
-            rows, source = _rows(running, str(events), files_at_a_time)
-            state = StreamState(folder, start, keep, done, source, comparison)
+            if from_kafka:
+                rows, source = _from_kafka(running, str(events), messages_at_a_time, kafka or {}), str(events)
+            else:
+                rows, source = _from_files(running, str(events), files_at_a_time)
+            state = StreamState(folder, start, keep, done, source, comparison, chosen)
             _apply_batches(rows, state, folder / CHECKPOINT, once)
             record = {"output": str(folder), "version": state.version} | state.counts
             without = state.brokers_without_address
@@ -118,6 +143,7 @@ def _apply_batches(rows: DataFrame, state: StreamState, checkpoint: Path, once: 
     """Apply batches until all events are applied, or until the user interrupts."""
     writer = rows.writeStream.foreachBatch(state.apply).option("checkpointLocation", str(checkpoint))
     query = (writer.trigger(availableNow=True) if once else writer).start()
+    state.query = query
     try:
         query.awaitTermination()
     except KeyboardInterrupt:
@@ -138,6 +164,7 @@ class StreamState:
         version: the number of the newest version.
         counts: the batches, applied events and quarantined events of this run.
         fault: the error that ended a batch; Spark itself passes on only its text.
+        query: the query of Spark, if it has started; its progress is part of the metrics.
     """
 
     def __init__(
@@ -148,6 +175,7 @@ class StreamState:
         done: Callable[[float], None],
         source: str = "",
         comparison: tuple[int, bool] = (0, False),
+        order: str = "seq",
     ) -> None:
         self._output = output
         self._keep = keep
@@ -156,6 +184,8 @@ class StreamState:
         self._comparison = comparison
         self.counts = {"batches": 0, "applied": 0, "quarantined": 0}
         self.fault: Exception | None = None
+        self.query: Any = None
+        self._order = order
         versions = sorted(int(folder.name) for folder in (output / VERSIONS).glob("[0-9]*"))
         if versions:
             self.version = versions[-1]
@@ -163,8 +193,9 @@ class StreamState:
             record = json.loads((folder / FEED).read_text())
             self._query = record["query"]
             self._batch = record["batch"]
-            self._feed = EventFeed(read_state(folder), SequenceSet(record["seen"]))
-            self._check_resumable(record["events"])
+            seen, last = SequenceSet(record["seen"]), record.get("last_of_node")
+            self._feed = EventFeed(read_state(folder), seen, last)
+            self._check_resumable(record["events"], "seq" if last is None else "node")
         elif self._last_checkpoint_batch() >= 0:
             raise InputError(
                 f"{output} has a checkpoint but no version; remove the checkpoint, or restore {VERSIONS}/"
@@ -173,7 +204,7 @@ class StreamState:
             self.version = 0
             self._query = None
             self._batch = -1
-            self._feed = EventFeed(start())
+            self._feed = EventFeed(start(), None, {} if order == "node" else None)
             self._publish(0)
 
     @property
@@ -186,8 +217,10 @@ class StreamState:
         query = self._checkpoint_query()
         if query == self._query and batch <= self._batch:
             return
+        started = time.monotonic()
         try:
             self._apply(_events(rows), self.version + 1, query, batch)
+            self._write_metrics(time.monotonic() - started)
         except (BroadloomError, ConnectionError) as error:
             self.fault = error
             raise
@@ -216,10 +249,35 @@ class StreamState:
                 break
             shutil.rmtree(self._folder(old), ignore_errors=True)
 
+    def _write_metrics(self, seconds: float) -> None:
+        """Write the progress of this run, in the text format of Prometheus."""
+        progress = (self.query and self.query.lastProgress) or {}
+        known = {
+            "batches_total": ("counter", "Batches of this run", self.counts["batches"]),
+            "events_applied_total": ("counter", "Applied events of this run", self.counts["applied"]),
+            "events_refused_total": ("counter", "Refused events of this run", self.counts["quarantined"]),
+            "version": ("gauge", "Newest version of the plan", self.version),
+            "batch_seconds": ("gauge", "Duration of the last batch", round(seconds, 3)),
+            "batch_time_seconds": ("gauge", "Time of the last batch since 1970", round(time.time(), 3)),
+            "rows_per_second": ("gauge", "Input rows per second", progress.get("inputRowsPerSecond")),
+            "messages_behind": (
+                "gauge",
+                "Messages of Kafka that wait, most of a partition",
+                _behind(progress),
+            ),
+        }
+        lines = []
+        for name, (kind, words, value) in known.items():
+            if value is not None:
+                full = f"broadloom_stream_{name}"
+                lines += [f"# HELP {full} {words}.", f"# TYPE {full} {kind}", f"{full} {value}"]
+        write_file(self._output / METRICS, ("\n".join(lines) + "\n").encode())
+
     def _publish(self, version: int) -> None:
         """Write the new version by one rename, which commits the batch."""
         record = {
             "seen": self._feed.seen.ranges,
+            "last_of_node": self._feed.last_of_node,
             "events": self._source,
             "query": self._query,
             "batch": self._batch,
@@ -228,8 +286,13 @@ class StreamState:
             write_state(folder, self._feed.live)
             (folder / FEED).write_text(json.dumps(record) + "\n")
 
-    def _check_resumable(self, source: str) -> None:
-        """Raise if the events come from another source, or if the checkpoint is older than the version."""
+    def _check_resumable(self, source: str, order: str) -> None:
+        """Raise if the events have another source or order, or the checkpoint is older than the version."""
+        if order != self._order:
+            raise InputError(
+                f"{self._output} was made with events in the order of {order}, not {self._order}; "
+                f"give order {order}, or another output"
+            )
         if source != self._source:
             raise InputError(
                 f"{self._output} was made from the events in {source}, not in {self._source}; "
@@ -256,37 +319,100 @@ class StreamState:
         return self._output / VERSIONS / f"{version:012d}"
 
 
-def _rows(spark: SparkSession, events: str, files_at_a_time: int) -> tuple[DataFrame, str]:
-    """The stream, one row per file or message, and the name of its source."""
-    if events.startswith("kafka://"):
-        return _from_kafka(spark, events), events
-    folder = Path(events).resolve()
+def _behind(progress: Mapping[str, Any]) -> float | None:
+    """How many messages the stream is behind, of the partition of Kafka with the most."""
+    sources = progress.get("sources") or [{}]
+    behind = (sources[0].get("metrics") or {}).get("maxOffsetsBehindLatest")
+    return None if behind is None else float(behind)
+
+
+def _from_files(spark: SparkSession, events: str, files_at_a_time: int) -> tuple[DataFrame, str]:
+    """The stream of a folder, one row per file, and the name of the folder."""
+    folder = as_path(events).resolve()
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give the folder into which files of events are moved")
-    reader = spark.readStream.format("binaryFile").schema(FILE_COLUMNS)
+    reader = spark.readStream.format("binaryFile").schema(FILE_COLUMNS).option("maxFileAge", NO_AGE_LIMIT)
     rows = reader.option("maxFilesPerTrigger", files_at_a_time).load(str(folder))
     return rows.select("path", "content"), str(folder)
 
 
-def _from_kafka(spark: SparkSession, events: str) -> DataFrame:
-    address = urlsplit(events)
-    topic = address.path.strip("/")
-    if not address.netloc or not topic:
-        raise InputError(f"{events!r} has no host or no topic; give kafka://host:port/topic")
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", address.netloc)
+def kafka_options(address: str, messages_at_a_time: int, client: Mapping[str, str]) -> dict[str, str]:
+    """The options of Spark's source for an address kafka://host:port,host:port/topic.
+
+    Examples:
+        >>> kafka_options("kafka://a:9092,b:9092/events", 10, {"security.protocol": "SSL"})["subscribe"]
+        'events'
+    """
+    parts = urlsplit(address)
+    topic = parts.path.strip("/")
+    if not parts.netloc or not topic:
+        raise InputError(f"{address!r} has no host or no topic; give kafka://host:port/topic")
+    own = {
+        "kafka.bootstrap.servers": parts.netloc,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(messages_at_a_time),
+    }
+    return {
+        name if name.startswith("kafka.") else f"kafka.{name}": value for name, value in client.items()
+    } | own
+
+
+def read_kafka_config(path: str | Path) -> dict[str, str]:
+    """The settings of a file of Kafka's client: lines like `security.protocol=SASL_SSL`.
+
+    Raises:
+        InputError: the file does not exist, or a line is not a setting.
+        StorageError: the file cannot be read.
+    """
+    file = as_path(path)
     try:
-        rows = reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise error_from_os(f"{file} cannot be read", error) from error
+    found = {}
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or text.startswith(("#", "!")):
+            continue
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip():
+            raise InputError(f"{file}, line {number}: not a setting; give name=value")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _from_kafka(
+    spark: SparkSession, events: str, messages_at_a_time: int, client: Mapping[str, str]
+) -> DataFrame:
+    """The stream of a topic, one row per message: value, offset."""
+    options = kafka_options(events, messages_at_a_time, client)
+    try:
+        rows = spark.readStream.format("kafka").options(**options).load()
     except PySparkException as error:
-        raise MissingExtraError(f"Spark has no connector to Kafka; add --conf {CONNECTOR}") from error
-    return rows.select(sf.col("value").cast("string").alias("value"))
+        if "Failed to find data source: kafka" in str(error) or "DATA_SOURCE_NOT_FOUND" in str(error):
+            raise MissingExtraError(f"Spark has no connector to Kafka; add --conf {CONNECTOR}") from error
+        raise spark_error(f"{events} cannot be read", error) from error
+    return rows.select(sf.col("value").cast("string").alias("value"), sf.col("offset"))
 
 
 def _events(rows: DataFrame) -> Sequence[EventRow]:
     """The events of a batch; changes of brokers are few, so they fit into the driver's memory."""
     table = rows.toArrow()
     if "value" in table.column_names:
-        return [event_of(message or "") for message in table.column("value").to_pylist()]
+        offsets = (
+            table.column("offset").to_pylist() if "offset" in table.column_names else [None] * len(table)
+        )
+        return list(map(_message_event, table.column("value").to_pylist(), offsets))
     return [event for file in table.to_pylist() for event in _file_events(file["path"], file["content"])]
+
+
+def _message_event(message: str | None, offset: int | None) -> EventRow:
+    """The event of a message; without a `seq` it has the offset, which grows in each partition."""
+    event = event_of(message or "")
+    if event.values is None or offset is None or event.values.get("seq") is not None:
+        return event
+    return event._replace(values={**event.values, "seq": offset})
 
 
 def _file_events(path: str, content: bytes) -> list[EventRow]:

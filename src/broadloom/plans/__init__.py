@@ -1,7 +1,9 @@
 """Results of the stages: each measures, verifies, saves and loads itself."""
 
 from broadloom.plans.assignment_result import (
+    AssignedBlock,
     AssignmentResult,
+    SavedAssignment,
     assignment_summary,
     filters_table,
     is_assignment,
@@ -20,9 +22,11 @@ from broadloom.plans.positions import map_positions, plane_positions, site_names
 from broadloom.plans.stage_result import StageResult
 
 __all__ = [
+    "AssignedBlock",
     "AssignmentResult",
     "MarketResult",
     "Plan",
+    "SavedAssignment",
     "StageResult",
     "WeightDivision",
     "assignment_summary",

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broadloom import measures
-from broadloom.checks import check_instance, check_path
+from broadloom.checks import check_instance
 from broadloom.errors import InputError
 from broadloom.model import (
     AssignmentProblem,
@@ -24,12 +24,14 @@ from broadloom.model import (
 )
 from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans.stage_result import StageResult, write_plan_json
-from broadloom.storage import read_plan_json
+from broadloom.storage import committed, is_committed, read_plan_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT = 1
+# Subscribers per block of a saved assignment; a block takes about 50 MB.
+BLOCK_ROWS = 100_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,29 +105,15 @@ class AssignmentResult(StageResult):
         Raises:
             InputError: there is no assignment at `path`, or it is damaged.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         from broadloom.storage.tables import require_table
 
-        folder = check_path(path)
+        folder = committed(path)
         record = read_assignment_record(folder)
         problem = read_assignment_problem(folder)
-        ids = pa.array(problem.broker_ids, pa.string())
-        broker_of, owner = (
-            pc.fill_null(pc.index_in(require_table(folder, name).column("broker"), ids), -1).to_numpy()
-            for name in ("assignments", "filters")
-        )
-        if (broker_of < 0).any() or (owner < 0).any():
-            raise InputError(f"{folder} assigns to a broker that table brokers does not have; it is damaged")
-        filters: list[list[Any]] = [[] for _ in ids]
-        boxes = require_table(folder, "filters")
-        for b, lo, hi in zip(owner, boxes["lo"].to_pylist(), boxes["hi"].to_pylist(), strict=True):
-            filters[b].append((np.array(lo, np.float64), np.array(hi, np.float64)))
         return cls(
             problem,
-            broker_of.astype(np.int32),
-            tuple(map(tuple, filters)),
+            _broker_indices(folder, problem, require_table(folder, "assignments")),
+            _read_filters(folder, problem),
             record["algorithm"],
             record["seed"],
             record["options"],
@@ -175,6 +163,82 @@ class AssignmentResult(StageResult):
         return f"AssignmentResult({self.algorithm}, {self.problem!r})"
 
 
+def _broker_indices(folder: Path, problem: AssignmentProblem, table: pa.Table) -> NDArray[np.int32]:
+    """The index of the broker in each row of a table."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import indices_in
+
+    found = indices_in(table.column("broker"), pa.array(problem.broker_ids, pa.string()))
+    if (found < 0).any():
+        raise InputError(f"{folder} assigns to a broker that table brokers does not have; it is damaged")
+    return found.astype(np.int32)
+
+
+def _read_filters(folder: Path, problem: AssignmentProblem) -> tuple[ContentFilter, ...]:
+    """The filter of each broker."""
+    from broadloom.storage.tables import require_table
+
+    boxes = require_table(folder, "filters")
+    owner = _broker_indices(folder, problem, boxes)
+    filters: list[list[Any]] = [[] for _ in range(problem.broker_count)]
+    for b, lo, hi in zip(owner, boxes["lo"].to_pylist(), boxes["hi"].to_pylist(), strict=True):
+        filters[b].append((np.array(lo, np.float64), np.array(hi, np.float64)))
+    return tuple(map(tuple, filters))
+
+
+class AssignedBlock(NamedTuple):
+    """Some subscribers of an assignment, as a problem of their own, and the broker of each."""
+
+    problem: AssignmentProblem
+    broker_of: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class SavedAssignment:
+    """A saved assignment that is read block by block, for more subscribers than memory should hold.
+
+    Attributes:
+        folder: its folder.
+        rows: the number of subscribers per block.
+
+    Raises:
+        InputError: there is no assignment in the folder, or it is damaged.
+    """
+
+    folder: Path
+    rows: int = BLOCK_ROWS
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The record of the assignment (`plan.json`)."""
+        return read_assignment_record(self.folder)
+
+    @cached_property
+    def first(self) -> AssignmentProblem:
+        """The problem with the subscribers of the first block only."""
+        return next(iter(self.blocks())).problem
+
+    @cached_property
+    def filters(self) -> tuple[ContentFilter, ...]:
+        """The filter of each broker."""
+        return _read_filters(self.folder, self.first)
+
+    def summary(self) -> str:
+        """The result in a sentence."""
+        return assignment_summary(self.record["algorithm"], self.record["metrics"])
+
+    def blocks(self) -> Iterator[AssignedBlock]:
+        """All subscribers; at least one block, even without any."""
+        from broadloom.storage.tables import table_blocks
+
+        names = ("subscribers", "assignments")
+        both = zip(*(table_blocks(self.folder, name, self.rows) for name in names), strict=True)
+        for subscribers, assigned in both:
+            problem = read_assignment_problem(self.folder, subscribers)
+            yield AssignedBlock(problem, _broker_indices(self.folder, problem, assigned))
+
+
 def assignment_summary(algorithm: str, metrics: Mapping[str, Any]) -> str:
     """An assignment in a sentence."""
     state = "feasible" if metrics["feasible"] else f"NOT feasible ({', '.join(metrics['violated'])})"
@@ -211,7 +275,7 @@ def write_assignment_record(
 
 def is_assignment(folder: str | Path) -> bool:
     """Whether a folder holds the result of an assignment."""
-    return (Path(folder) / "assignments.parquet").exists()
+    return is_committed(folder) and (committed(folder) / "assignments.parquet").exists()
 
 
 def read_assignment_record(folder: Path) -> dict[str, Any]:

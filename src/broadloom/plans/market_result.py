@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom import measures
-from broadloom.checks import check_instance, check_path, integer_array, lock_array, raise_for_first
+from broadloom.checks import check_instance, integer_array, lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.model import LOAD_TOLERANCE, MarketProblem, check_core
 from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans.stage_result import StageResult
-from broadloom.storage import read_plan_json
+from broadloom.storage import as_path, committed, is_committed, read_plan_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,7 +118,7 @@ class MarketResult(StageResult):
 
         from broadloom.storage.tables import require_table
 
-        folder = check_path(path)
+        folder = committed(path)
         if problem is not None:
             check_instance(
                 problem, MarketProblem, "the market", "give the market that the result was made from"
@@ -265,7 +265,7 @@ def _list_entries(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[n
 
 def is_market(folder: str | Path) -> bool:
     """Whether a folder holds the result of a market."""
-    return (Path(folder) / "assignment.parquet").exists()
+    return is_committed(folder) and (committed(folder) / "assignment.parquet").exists()
 
 
 def saved_market_metrics(folder: str | Path) -> dict[str, Any]:
@@ -274,9 +274,9 @@ def saved_market_metrics(folder: str | Path) -> dict[str, Any]:
     Raises:
         InputError: there is no market at `folder`, or it is damaged.
     """
-    record = read_plan_json(Path(folder))
+    record = read_plan_json(committed(folder))
     if record.get("kind") != "market" or not isinstance(record.get("metrics"), dict):
-        raise InputError(f"{Path(folder) / 'plan.json'} is not the record of a market, or is damaged")
+        raise InputError(f"{as_path(folder) / 'plan.json'} is not the record of a market, or is damaged")
     return {**record["metrics"], "lower_bound": record.get("lower_bound"), "gap": record.get("gap")}
 
 
@@ -287,8 +287,9 @@ def overloaded_brokers(folder: str | Path) -> list[str]:
 
     from broadloom.storage.tables import require_table
 
-    users = require_table(Path(folder), "assignment")
-    brokers = require_table(Path(folder), "loads")
+    found = committed(folder)
+    users = require_table(found, "assignment")
+    brokers = require_table(found, "loads")
     names = brokers["broker"]
     broker_of = pc.fill_null(
         pc.index_in(users["broker"], pa.array(names.to_pylist(), pa.string())), -1

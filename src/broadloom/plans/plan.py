@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom import measures
-from broadloom.checks import check_instance, check_path, lock_array, raise_for_first
+from broadloom.checks import check_instance, lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.model import Interest, NotCarried, Overlay, Publishers, Weights, not_carried_publications
+from broadloom.model.link_problem import read_subscriptions
 from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans import conversions
 from broadloom.plans.division import WeightDivision
 from broadloom.plans.stage_result import StageResult
-from broadloom.storage import read_plan_json, to_json_value
+from broadloom.storage import committed, read_plan_json, to_json_value
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -185,9 +186,10 @@ class Plan(StageResult):
         """
         from broadloom.storage.tables import require_table
 
-        folder = check_path(path)
+        folder = committed(path)
         record = read_link_record(folder)
-        tables = {name: require_table(folder, name) for name in TABLES}
+        tables = {name: require_table(folder, name) for name in TABLES if name != "subscriptions"}
+        tables["subscriptions"] = read_subscriptions(folder)
         interest = Interest.from_table(tables["subscriptions"], tables["nodes"], tables["topics"])
         if tuple(tables["weights"].column("node").to_pylist()) != interest.node_ids:
             raise InputError(
@@ -436,6 +438,7 @@ def _publishers_from(record: Mapping[str, Any], folder: Path) -> Publishers:
 
 def saved_not_carried(folder: Path) -> NotCarried:
     """What the plan in a folder does not carry, without its tables; nothing if it has no record."""
+    folder = committed(folder)
     record = read_link_record(folder) if (folder / "plan.json").exists() else {}
     return NotCarried.from_record(record["not_carried"]) if "not_carried" in record else NotCarried()
 

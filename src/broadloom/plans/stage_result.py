@@ -18,14 +18,13 @@ from broadloom.checks import (
     check_flag,
     check_instance,
     check_number,
-    check_path,
     is_text,
     same_value,
     shown,
 )
 from broadloom.errors import InputError, InternalError
 from broadloom.notebook import html_summary
-from broadloom.storage import new_folder, to_json_value
+from broadloom.storage import as_path, new_folder, to_json_value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,7 +119,7 @@ class StageResult(ABC):
         """
         from broadloom.storage.tables import write_table
 
-        target = check_path(path)
+        target = as_path(path)
         check_flag(overwrite, "overwrite")
         fault = self._fault()
         if fault is not None:

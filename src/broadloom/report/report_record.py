@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,15 @@ from broadloom._version import VERSION
 from broadloom.checks import seeded_generator
 from broadloom.errors import InputError
 from broadloom.measures.content_measures import delays
-from broadloom.model import LEDGER_FILE, RowLedger
-from broadloom.plans import AssignmentResult, Plan, is_assignment, site_names
+from broadloom.model import LEDGER_FILE, AssignmentProblem, ContentFilter, RowLedger
+from broadloom.plans import (
+    AssignedBlock,
+    AssignmentResult,
+    Plan,
+    SavedAssignment,
+    is_assignment,
+    site_names,
+)
 from broadloom.report.overlay_record import (
     interest_record,
     overlay_record,
@@ -63,7 +70,11 @@ def record_of(
 
 
 def record_of_folders(
-    folders: Sequence[Path], title: str = TITLE, unit: str = "", dated: bool = False
+    folders: Sequence[Path],
+    title: str = TITLE,
+    unit: str = "",
+    dated: bool = False,
+    loaded: Mapping[str, Plan] | None = None,
 ) -> dict[str, Any]:
     """The record of plans in folders, with the row counts if a folder is that of a run.
 
@@ -72,6 +83,7 @@ def record_of_folders(
         title: the heading of the page.
         unit: the unit of the weights, as "ms"; empty if it is not known.
         dated: whether the page says when each plan was written, by the time of its file.
+        loaded: plans that are in memory already, by the names of their folders.
 
     Raises:
         InputError: there is no folder, a plan occurs twice, or a folder is not a plan.
@@ -86,8 +98,10 @@ def record_of_folders(
         rows = rows or rows_record(folder.parent / "ingest")
         if _is_market(folder):
             shown.append(market_record(folder, name))
+        elif is_assignment(folder):
+            shown.append(saved_content_record(folder, name))
         else:
-            plan = AssignmentResult.load(folder) if is_assignment(folder) else Plan.load(folder)
+            plan = (loaded or {}).get(folder.name) or Plan.load(folder)
             shown.append(_plan_record(plan, name, interests))
         shown[-1] |= _origin(folder, dated)
     return _page_record(title, unit, interests, shown, rows)
@@ -160,32 +174,73 @@ def _is_market(folder: Path) -> bool:
 
 def content_record(result: AssignmentResult, name: str) -> dict[str, Any]:
     """The record of a subscriber assignment."""
-    problem = result.problem
-    load = np.bincount(result.broker_of, minlength=problem.broker_count)
-    shown = _sample(problem.subscriber_count)
-    return {
-        "kind": "content",
-        "name": name,
+    facts = {
         "summary": result.summary(),
         "asked": _settings(result.algorithm, result.seed, result.options),
         "metrics": to_json_value(result.metrics()),
         "certificate": certificate(result.bandwidth, result.lower_bound, result.gap, LEAST_BANDWIDTH),
+    }
+    block = AssignedBlock(result.problem, result.broker_of)
+    return _content_record(name, facts, result.problem, result.filters, lambda: iter([block]))
+
+
+def saved_content_record(folder: Path, name: str) -> dict[str, Any]:
+    """The record of a saved subscriber assignment, of which only some blocks are in memory at a time."""
+    saved = SavedAssignment(folder)
+    record = saved.record
+    metrics = record["metrics"]
+    bound = record["lower_bound"]
+    facts = {
+        "summary": saved.summary(),
+        "asked": _settings(record["algorithm"], record["seed"], record["options"]),
+        "metrics": to_json_value(metrics),
+        "certificate": certificate(metrics["bandwidth"], bound, record.get("gap"), LEAST_BANDWIDTH),
+    }
+    return _content_record(name, facts, saved.first, saved.filters, saved.blocks)
+
+
+def _content_record(
+    name: str,
+    facts: dict[str, Any],
+    problem: AssignmentProblem,
+    filters: Sequence[ContentFilter],
+    blocks: Callable[[], Iterator[AssignedBlock]],
+) -> dict[str, Any]:
+    """The record of an assignment from two passes over the blocks of its subscribers."""
+    load = np.zeros(problem.broker_count, np.int64)
+    longest = 0.0
+    for block in blocks():
+        load += np.bincount(block.broker_of, minlength=problem.broker_count)
+        delay, _ = delays(*block)
+        longest = max(longest, float(delay[np.isfinite(delay)].max(initial=0.0)))
+    count = int(load.sum())
+    shown = _sample(count)
+    lo, hi, broker = [], [], []
+    histogram = _DelayHistogram(max(longest, problem.max_delay, 1e-9))
+    first = 0
+    for block in blocks():
+        last = first + len(block.broker_of)
+        mine = shown[(shown >= first) & (shown < last)] - first
+        lo += [short(row) for row in block.problem.lo[mine]]
+        hi += [short(row) for row in block.problem.hi[mine]]
+        broker += block.broker_of[mine].tolist()
+        histogram.add(block)
+        first = last
+    return {
+        "kind": "content",
+        "name": name,
+        **facts,
         "brokers": list(problem.broker_ids or map(str, range(problem.broker_count))),
         "parent": problem.broker_parent.tolist(),
         "leaves": problem.leaves.tolist(),
         "load": load.tolist(),
-        "fairLoad": short(problem.capacity * problem.subscriber_count),
+        "fairLoad": short(problem.capacity * count),
         "beta": problem.beta,
         "betaMax": problem.beta_max,
         "dimensions": problem.dimensions,
-        "filters": [[[short(lo), short(hi)] for lo, hi in boxes] for boxes in result.filters],
-        "subscriptions": {
-            "lo": [short(row) for row in problem.lo[shown]],
-            "hi": [short(row) for row in problem.hi[shown]],
-            "broker": result.broker_of[shown].tolist(),
-            "inAll": problem.subscriber_count,
-        },
-        "delays": _delays(result),
+        "filters": [[[short(low), short(high)] for low, high in boxes] for boxes in filters],
+        "subscriptions": {"lo": lo, "hi": hi, "broker": broker, "inAll": count},
+        "delays": histogram.record(problem),
     }
 
 
@@ -241,19 +296,29 @@ def _sample(count: int) -> NDArray[np.int64]:
     return np.sort(seeded_generator(0).choice(count, MOST_RECTANGLES, replace=False))
 
 
-def _delays(result: AssignmentResult) -> dict[str, Any]:
-    """The histogram of delays, in equal bins up to the longest."""
-    delay, over = delays(result.problem, result.broker_of)
-    finite = delay[np.isfinite(delay)]
-    top = max(float(finite.max(initial=0.0)), result.problem.max_delay, 1e-9)
-    counts, edges = np.histogram(finite, DELAY_STEPS, (0.0, top))
-    return {
-        "counts": counts.tolist(),
-        "edges": short(edges),
-        "over": int(over.sum()),
-        "limit": result.problem.max_delay,
-        "absolute": result.problem.max_latency is not None,
-    }
+class _DelayHistogram:
+    """Histogram of delays, in equal bins up to `top`, and the number of latencies above their bounds."""
+
+    def __init__(self, top: float) -> None:
+        self._range = (0.0, top)
+        self._counts = np.zeros(DELAY_STEPS, np.int64)
+        self._over = 0
+
+    def add(self, block: AssignedBlock) -> None:
+        """Count the subscribers of a block."""
+        delay, over = delays(*block)
+        self._counts += np.histogram(delay[np.isfinite(delay)], DELAY_STEPS, self._range)[0]
+        self._over += int(over.sum())
+
+    def record(self, problem: AssignmentProblem) -> dict[str, Any]:
+        """The histogram in the types of JSON."""
+        return {
+            "counts": self._counts.tolist(),
+            "edges": short(np.histogram_bin_edges([], DELAY_STEPS, self._range)),
+            "over": self._over,
+            "limit": problem.max_delay,
+            "absolute": problem.max_latency is not None,
+        }
 
 
 def _settings(algorithm: str, seed: int, options: Any) -> dict[str, Any]:
@@ -269,17 +334,21 @@ def rows_record(folder: Path) -> dict[str, Any] | None:
 
 
 def _examples(folder: Path) -> list[dict[str, str]]:
-    """A few quarantined rows per table and reason, sorted."""
-    import pyarrow.compute as pc
+    """A few quarantined rows per table and reason, the first in the order of the rows, sorted."""
+    from broadloom.storage.tables import parquet_dataset
 
-    from broadloom.storage.tables import read_table
-
-    table = read_table(folder, "quarantine")
-    if table is None:
-        return []
-    shown = []
-    for group in table.group_by(["table", "reason"]).aggregate([]).to_pylist():
-        same = pc.and_(*(pc.equal(table[name], group[name]) for name in ("table", "reason")))
-        rows = table.filter(same).slice(0, EXAMPLES).column("row").to_pylist()
-        shown += [group | {"row": (row or "")[:LONGEST]} for row in rows]
+    path = folder / "quarantine.parquet"
+    found: dict[tuple[str, str], list[str]] = {}
+    batches = parquet_dataset(path).to_batches(columns=["table", "reason", "row"]) if path.exists() else ()
+    for batch in batches:
+        keys = zip(batch["table"].to_pylist(), batch["reason"].to_pylist(), strict=True)
+        for number, key in enumerate(keys):
+            rows = found.setdefault(key, [])
+            if len(rows) < EXAMPLES:
+                rows.append((batch["row"][number].as_py() or "")[:LONGEST])
+    shown = [
+        {"table": table, "reason": reason, "row": row}
+        for (table, reason), rows in found.items()
+        for row in rows
+    ]
     return sorted(shown, key=lambda one: (one["table"], one["reason"], one["row"]))

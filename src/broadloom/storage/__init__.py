@@ -1,11 +1,23 @@
-"""Atomic folders, journals, JSON and TOML documents; `broadloom.storage.tables` holds the canonical tables.
+"""Atomic folders, locations (paths and URIs), journals, JSON and TOML documents.
 
-The tables are not exported here, because they load pyarrow.
+The canonical tables are in `broadloom.storage.tables`, not exported here, because they load pyarrow.
 """
 
 from broadloom.folder_locks import BINARY, forget_lock, lock_handle
-from broadloom.storage.documents import read_plan_json, read_toml, to_json_value, write_file
-from broadloom.storage.folders import lock_folder, new_folder
+from broadloom.storage.documents import read_plan_json, read_toml, to_json_value, unpack, write_file
+from broadloom.storage.folders import lock_folder, new_folder, remove_path, scratch_folder, share_folder
+from broadloom.storage.locations import (
+    MANIFEST,
+    RemotePath,
+    as_path,
+    committed,
+    copy_remote,
+    is_committed,
+    is_hidden,
+    is_remote,
+    local_folders,
+    use_store_settings,
+)
 from broadloom.storage.record_journal import (
     JournalDamageError,
     JournalRecord,
@@ -19,20 +31,34 @@ from broadloom.storage.record_journal import (
 
 __all__ = [
     "BINARY",
+    "MANIFEST",
     "JournalDamageError",
     "JournalRecord",
     "JournalRepair",
     "RecordJournal",
+    "RemotePath",
+    "as_path",
     "check_journal",
+    "committed",
+    "copy_remote",
     "create_journal",
     "delete_journal",
     "forget_lock",
+    "is_committed",
+    "is_hidden",
+    "is_remote",
+    "local_folders",
     "lock_folder",
     "lock_handle",
     "new_folder",
     "read_plan_json",
     "read_toml",
+    "remove_path",
     "repair_journal",
+    "scratch_folder",
+    "share_folder",
     "to_json_value",
+    "unpack",
+    "use_store_settings",
     "write_file",
 ]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import math
 import os
 import sys
 import tomllib
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broadloom.checks import check_path
-from broadloom.errors import InputError, error_from_os
+from broadloom.errors import BroadloomError, InputError, error_from_os
+from broadloom.storage.locations import RemotePath, as_path, committed
+
+MOST_UNPACKED = 2 << 30  # bytes
 
 
 def read_plan_json(folder: Path) -> dict[str, Any]:
@@ -22,15 +27,20 @@ def read_plan_json(folder: Path) -> dict[str, Any]:
         InputError: the file does not exist, or is damaged.
         StorageError: the file cannot be read.
     """
+    folder = committed(folder)
     path = folder / "plan.json"
     try:
+        if not path.exists():
+            raise InputError(f"{folder} is not a plan: it has no plan.json")
         record = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise InputError(f"{folder} is not a plan: it has no plan.json") from error
-    except OSError as error:
-        raise error_from_os(f"{path} cannot be read", error) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
+    except BroadloomError:
+        raise
+    except OSError as error:
+        raise error_from_os(f"{path} cannot be read", error) from error
     if not isinstance(record, dict):
         raise InputError(f"{path} is not a plan's record; it was not written by broadloom, or is damaged")
     return record
@@ -63,7 +73,11 @@ def write_file(path: str | Path, content: bytes, mode: int | None = None) -> Non
         InputError: `path` is not a path or exists and is not a file, or one of its parents is not a folder.
         StorageError: the file cannot be written.
     """
-    target = check_path(path).resolve()
+    location = as_path(path)
+    if isinstance(location, RemotePath):
+        location.write_bytes(content)
+        return
+    target = location.resolve()
     if target.exists() and not target.is_file():
         raise InputError(f"{target} exists and is not a file; choose another path")
     try:
@@ -95,3 +109,27 @@ def to_json_value(value: Any) -> Any:
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         return to_json_value(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def unpack(name: str, data: bytes, most: int = MOST_UNPACKED) -> bytes:
+    """The content of a gzip file, unless it is damaged or unpacks to more than a limit.
+
+    Raises:
+        InputError: it is damaged, or too large.
+
+    Examples:
+        >>> import gzip
+        >>> unpack("a.gz", gzip.compress(b"text"))
+        b'text'
+        >>> unpack("a.gz", gzip.compress(bytes(3000)), most=2000)
+        Traceback (most recent call last):
+        broadloom.errors.InputError: a.gz unpacks to more than 2,000 bytes; unpack it, and give parts of it
+    """
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            content = file.read(most + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise InputError(f"{name} is truncated or damaged ({error})") from error
+    if len(content) > most:
+        raise InputError(f"{name} unpacks to more than {most:,} bytes; unpack it, and give parts of it")
+    return content

@@ -3,17 +3,22 @@
 import ctypes
 import os
 import shutil
+import struct
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from broadloom.errors import BroadloomError, InputError, error_from_os
 from broadloom.folder_locks import forget_lock, lock_handle, sync_path
+from broadloom.storage.locations import RemotePath, as_path, new_remote_folder
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+# The access rights that new entries of a folder inherit, as Linux stores them: all rights for everyone.
+_INHERITED = "system.posix_acl_default"
+_ALL_RIGHTS = struct.pack("<I" + 3 * "HHI", 2, *(part for tag in (1, 4, 32) for part in (tag, 7, 2**32 - 1)))
 # Endings of the files that Broadloom writes; a folder with any other file is never replaced.
 _OUR_ENDINGS = (".parquet", ".json", ".html")
 
@@ -40,13 +45,19 @@ def new_folder(
     """A scratch folder next to `path` that is renamed to `path` when the block ends without an error.
 
     If the block fails, or the process dies in it, whatever was at `path` stays as it was. A folder is
-    replaced only if all its files have one of the `endings`, or are named so.
+    replaced only if all its files have one of the `endings`, or are named so. In a remote store a manifest
+    commits the folder instead of the rename (`broadloom.storage.locations`).
 
     Raises:
         InputError: `path` exists and `overwrite` is false, or it is not a folder that Broadloom wrote.
         StorageError: the folder cannot be written.
     """
-    path = path.resolve()
+    target = as_path(path)
+    if isinstance(target, RemotePath):
+        with new_remote_folder(target, overwrite) as data:
+            yield as_path(data)
+        return
+    path = target.resolve()
     _check_replaceable(path, overwrite, endings)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,6 +69,7 @@ def new_folder(
     try:
         with _locked(scratch):
             yield scratch
+            _close(scratch)
             _sync(scratch)
             _move_to(scratch, path)
     except (BroadloomError, ConnectionError):  # a lost connection is not a storage error
@@ -66,6 +78,81 @@ def new_folder(
         raise error_from_os(f"cannot write {path}", error) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def remove_path(path: Path) -> None:
+    """Delete a file or folder, local or remote, if there is one."""
+    where = as_path(path)
+    if isinstance(where, RemotePath):
+        where.remove()
+    elif where.is_dir():
+        shutil.rmtree(where)
+    else:
+        where.unlink(missing_ok=True)
+
+
+@contextmanager
+def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
+    """A hidden folder for intermediate files, for the block; those of processes that died are removed.
+
+    Args:
+        parent: the folder to make it in.
+        name: a name for it; it is extended to be unique.
+    """
+    where = as_path(parent)
+    if isinstance(where, RemotePath):
+        remote = where / f"_{name}-{os.urandom(8).hex()}"  # Spark and Hadoop ignore what begins with "_"
+        try:
+            remote.mkdir()
+            yield as_path(remote)
+        finally:
+            remote.remove()
+        return
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(where / name)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".new", dir=where))
+    except OSError as error:
+        raise error_from_os(f"cannot write to {where}", error) from error
+    try:
+        with _locked(scratch):
+            yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def share_folder(folder: Path) -> None:
+    """Let processes of all users write below a local folder until it is complete.
+
+    Executors of a cluster often run as another user than the driver, and both move files of the other. The
+    entries of the folder inherit the rights where the file system can do this. `new_folder` closes the
+    folder again before it appears.
+    """
+    where = as_path(folder)
+    if isinstance(where, RemotePath):
+        return
+    where.chmod(0o777)
+    if hasattr(os, "setxattr"):
+        try:
+            os.setxattr(where, _INHERITED, _ALL_RIGHTS)
+        except OSError:  # no inherited rights in this file system: the users need a common one
+            return
+
+
+def _close(folder: Path) -> None:
+    """Give a shared folder, and our own entries in it, the rights of new files again."""
+    if not hasattr(os, "getxattr"):
+        return
+    mask = _umask()
+    if folder.stat().st_mode & 0o777 == 0o777 & ~mask:
+        return
+    for path in (folder, *folder.rglob("*")):
+        if path.stat().st_uid != os.getuid():
+            continue
+        if path.is_dir():
+            with suppress(OSError):  # it has none
+                os.removexattr(path, _INHERITED)
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
 
 
 def _check_replaceable(path: Path, overwrite: bool, endings: tuple[str, ...]) -> None:
@@ -99,8 +186,8 @@ def _remove_abandoned(path: Path) -> None:
     for scratch in path.parent.glob(f".{path.name}.*.new"):
         try:
             handle = lock_handle(scratch)
-        except (FileNotFoundError, BlockingIOError):  # another process has just renamed it, or uses it
-            continue
+        except (FileNotFoundError, BlockingIOError, PermissionError):
+            continue  # another process has just renamed it, or uses it, or it is that of another user
         try:
             shutil.rmtree(scratch, ignore_errors=True)
         finally:

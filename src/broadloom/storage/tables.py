@@ -1,7 +1,8 @@
 """Canonical tables: their columns and types, reading and writing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,8 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from broadloom.checks import raise_for_first
-from broadloom.errors import InputError, error_from_os
+from broadloom.errors import BroadloomError, InputError, error_from_os
+from broadloom.storage.locations import RemotePath, as_path, committed, is_hidden, named_store_errors
 
 _TEXTS = pa.list_(pa.string())
 _NUMBERS = pa.list_(pa.float64())
@@ -58,11 +60,13 @@ def read_table(folder: Path, name: str) -> pa.Table | None:
         InputError: the file is damaged, lacks a column, or has a value of another type.
         StorageError: the file cannot be read.
     """
-    path = _find(folder, name)
+    path = _find(committed(folder), name)
     if path is None:
         return None
     try:
-        table = _read_csv(path, name) if path.suffix == ".csv" else _read_parquet(path)
+        table = _read_csv(path, name) if path.suffix == ".csv" else read_parquet(path)
+    except BroadloomError:
+        raise
     except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     except OSError as error:
@@ -70,16 +74,75 @@ def read_table(folder: Path, name: str) -> pa.Table | None:
     return _typed(table, name, path)
 
 
-def _read_parquet(path: Path) -> pa.Table:
-    """A Parquet file, or a folder of them."""
+def read_parquet(path: Path) -> pa.Table:
+    """A Parquet file, or a folder of them, local or remote."""
+    path = as_path(path)
+    if isinstance(path, RemotePath):
+        return parquet_dataset(path).to_table()
     if path.is_dir():
         return pyarrow.parquet.read_table(path)
     with pyarrow.parquet.ParquetFile(path) as file:  # for one file: `read_table` would load pandas
         return file.read()
 
 
+def parquet_dataset(path: Path) -> Any:
+    """A Parquet file, or a folder of them, as a data set of PyArrow, which can be read in part."""
+    import pyarrow.dataset
+
+    path = as_path(path)
+    if not isinstance(path, RemotePath):
+        return pyarrow.dataset.dataset(path, format="parquet")
+    start = f"{path.uri}/"
+    inner = [(one, one.uri.removeprefix(start).split("/")) for one in path.files()]
+    files = [one for one, parts in inner if not any(map(is_hidden, parts))]
+    with named_store_errors(path, "read"):
+        store = path.filesystem
+        return pyarrow.dataset.dataset([one.store_path for one in files], format="parquet", filesystem=store)
+
+
+def write_parquet(table: pa.Table, path: Path, **options: int) -> None:
+    """Write a table as one Parquet file, local or remote."""
+    path = as_path(path)
+    if isinstance(path, RemotePath):
+        with named_store_errors(path, "written"):
+            pyarrow.parquet.write_table(table, path.store_path, filesystem=path.filesystem, **options)
+    else:
+        pyarrow.parquet.write_table(table, path, **options)
+
+
+def coded_table(path: Path, columns: list[str]) -> pa.Table:
+    """Columns of texts of a Parquet file or folder, each value as an index into the distinct values.
+
+    Only a batch of rows is in memory as texts at any time.
+    """
+    batches = parquet_dataset(path).to_batches(columns=columns)
+    coded = [
+        pa.record_batch([batch[name].dictionary_encode() for name in columns], columns)
+        for batch in batches
+        if batch.num_rows
+    ]
+    schema = pa.schema([(name, pa.dictionary(pa.int32(), pa.string())) for name in columns])
+    return pa.Table.from_batches(coded, schema).unify_dictionaries()
+
+
+def table_blocks(path: Path, name: str, rows: int) -> Iterator[pa.Table]:
+    """A canonical table in blocks of `rows` rows, the last one smaller; at least one block, even if empty."""
+    dataset = parquet_dataset(path / f"{name}.parquet")
+    held = dataset.schema.empty_table()
+    is_first = True
+    for batch in dataset.to_batches(batch_size=rows):
+        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+        while held.num_rows >= rows:
+            yield _typed(held.slice(0, rows).combine_chunks(), name, path)
+            held = held.slice(rows)
+            is_first = False
+    if held.num_rows or is_first:
+        yield _typed(held, name, path)
+
+
 def require_table(folder: Path, name: str) -> pa.Table:
     """As `read_table`, for a table that the folder must have."""
+    folder = committed(folder)
     table = read_table(folder, name)
     if table is None:
         files = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
@@ -90,7 +153,7 @@ def require_table(folder: Path, name: str) -> pa.Table:
 
 def write_table(folder: Path, name: str, table: pa.Table) -> None:
     """Write a canonical table as Parquet."""
-    pyarrow.parquet.write_table(_typed(table, name, folder), folder / f"{name}.parquet")
+    write_parquet(_typed(table, name, folder), as_path(folder) / f"{name}.parquet")
 
 
 def indices_in(column: pa.Array | pa.ChunkedArray, ids: pa.Array) -> NDArray[np.int64]:
@@ -178,7 +241,8 @@ def _read_csv(path: Path, name: str) -> pa.Table:
     """A CSV file with a header line; ids stay text even where they look like numbers."""
     flat = {column: kind for column, kind in _columns(name).items() if not pa.types.is_list(kind)}
     options = pa.csv.ConvertOptions(column_types=flat, strings_can_be_null=False)
-    return pa.csv.read_csv(path, convert_options=options)
+    with path.open("rb") as file:
+        return pa.csv.read_csv(file, convert_options=options)
 
 
 def _columns(name: str) -> dict[str, pa.DataType]:

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from broadloom.agents import http_server
+from broadloom.agents.http_server import ApiServer
 from broadloom.agents.links import controller_api, controller_client
 from broadloom.agents.links.controller_api import (
-    ApiServer,
     OrderBoard,
     ProposalAnswer,
     ReportAnswer,
@@ -428,7 +429,7 @@ def test_too_large_bodies_are_refused_unread(monkeypatch):
 
 def test_silent_and_surplus_connections_are_closed(monkeypatch):
     """Neither a connection that sends nothing, nor half a request, nor too many of them keep agents out."""
-    monkeypatch.setattr(controller_api, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(http_server, "IDLE_SECONDS", 0.3)
 
     def is_closed(sock):
         sock.settimeout(30)

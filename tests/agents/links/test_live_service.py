@@ -22,6 +22,7 @@ from broadloom.agents.links.controller_service import (
 from broadloom.agents.links.fleet_planner import FleetPlanner
 from broadloom.agents.links.live_status import is_healthy
 from broadloom.agents.links.relink_search import in_process
+from broadloom.deployment import FleetBroker
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.errors import InputError
 from fleet_lab import fleet_lab, wait_until
@@ -202,6 +203,48 @@ def test_a_broker_joins_with_an_address_of_its_own_and_leaves(tmp_path):
                 await until(lambda: not any(one.broker == "bern" for one in service._left()))
 
         asyncio.run(test())
+
+
+@pytest.mark.parametrize("with_agents", [True, False])
+def test_down_ends_the_links_of_a_broker_that_joined_with_an_address(tmp_path, with_agents):
+    """Its agent is started for that, or runs by itself with this address."""
+    with live_lab(tmp_path, "rome", "oslo") as (lab, path), fleet_lab(tmp_path, bern=FOLLOWED) as more:
+        fleet = bl.Fleet.load(path)
+        address = f"{HOST}:{more.brokers['bern'].port}"
+        join = {"seq": 1, "kind": "join", "node": "bern", "topics": ["news"], "address": address}
+        events = tmp_path / "events.jsonl"
+        events.write_text(json.dumps(join) + "\n")
+        addresses = {} if with_agents else {"rome": None, "oslo": None, "bern": address}
+
+        async def test():
+            state = tmp_path / "state"
+            agents = [
+                asyncio.create_task(
+                    serve_agent(AgentOptions(fleet, name, agent_folder(state, name), address=own))
+                )
+                for name, own in addresses.items()
+            ]
+            try:
+                options = ControllerOptions(fleet, state, with_agents, events=events)
+                async with service_of(options) as service:
+                    await until(lambda: are_followed(service))
+                    start_subscriber(lab, "oslo", "news")
+                    await until(lambda: service.controller.carries("bern", ["news"]))
+                    await until(lambda: service.controller.carries("oslo", ["news"]))
+                assert await take_down_fleet(options) == []
+            finally:
+                for agent in agents:
+                    agent.cancel()
+                await asyncio.gather(*agents, return_exceptions=True)
+
+        asyncio.run(test())
+
+
+def test_an_address_is_for_brokers_that_the_fleet_file_does_not_have(tmp_path):
+    """Two addresses of one broker would be one too many."""
+    fleet = bl.Fleet([FleetBroker("rome", "10.0.0.7", tls=None)])
+    with pytest.raises(InputError, match="broker 'rome' is in the fleet file; leave out its address"):
+        asyncio.run(serve_agent(AgentOptions(fleet, "rome", tmp_path, address="10.0.0.8")))
 
 
 def test_a_second_controller_is_refused_until_it_takes_over(tmp_path):

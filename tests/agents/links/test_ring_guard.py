@@ -197,7 +197,14 @@ class Bench:
 
     def __init__(self):
         self.clock, self.timers, self.delivered, self.changes = 0.0, [], [], []
-        self.guard = RingGuard("a", lambda: self.clock, changed=lambda: self.changes.append(1))
+        self.problems, self.solved = [], []
+        self.guard = RingGuard(
+            "a",
+            lambda: self.clock,
+            self.problems.append,
+            self.solved.append,
+            lambda: self.changes.append(1),
+        )
         self.guard._sure_until = float("inf")  # copies have come before
         self.queue = EchoQueue(
             ("a", "b"),
@@ -363,9 +370,13 @@ def test_the_guard_ends_some_time_after_the_last_message_that_came_back():
     bench.clock += RING_SECONDS - 1
     bench.guard.check()
     assert bench.guard.is_active
+    assert bench.solved == []
     bench.clock += 1
     bench.guard.check()
     assert not bench.guard.is_active
+    assert bench.solved == bench.problems  # the status shows them no longer
+    bench.guard.found_ring(Stamp("c", 1, 1, "c"))
+    assert len(bench.problems) == 2  # said again
 
 
 @pytest.mark.parametrize("seconds", [STAMPED_SECONDS, LEFT_SECONDS])

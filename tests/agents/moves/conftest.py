@@ -10,3 +10,9 @@ def world(tmp_path):
     world = World(tmp_path / "journal")
     yield world
     world.journal.close()
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch):
+    """A key of the fleet, for configurations that name none."""
+    monkeypatch.setenv("BROADLOOM_KEY", "a key for tests, not a secret")

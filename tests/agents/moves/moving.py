@@ -11,6 +11,7 @@ from pathlib import Path
 
 from broadloom.agents.moves.broker_sessions import MqttGateway
 from broadloom.agents.moves.client_links import ClientLinks
+from broadloom.agents.moves.control_codes import ClientKeys
 from broadloom.agents.moves.move_agent import MoveAgent, Timing
 from broadloom.agents.moves.move_registry import Move, MoveJournal, MoveState
 from broadloom.agents.moves.moving_client import ClientMessage, MovingClient
@@ -61,11 +62,12 @@ def running_agent(
     watch: Callable[[Move], None] = lambda _: None,
     login: Login | None = None,
     links: ClientLinks | None = None,
+    keys: ClientKeys | None = None,
 ) -> Iterator[MoveAgent]:
     """A move agent that runs in a thread of this process."""
     journal = MoveJournal(folder)
-    gateway = MqttGateway(brokers, login or Login())
-    agent = MoveAgent(brokers, gateway, journal, links, timing, watch)
+    gateway = MqttGateway(brokers, login or Login(), keys=keys)
+    agent = MoveAgent(brokers, gateway, journal, links, timing, watch, keys=keys)
     gateway.start(agent.post)
     thread = threading.Thread(target=agent.run, name="agent", daemon=True)
     thread.start()
@@ -169,7 +171,8 @@ def write_config(
     (folder / "token").write_text("token")
     (folder / "token").chmod(0o600)
     times = "\n".join(f"{name} = {value}" for name, value in vars(timing).items())
-    lines = [f'port = {port}\ntoken_file = "token"\n{links}\n[timing]\n{times}']
+    head = f'port = {port}\ntoken_file = "token"\nauthentication = "broker"'
+    lines = [f"{head}\n{links}\n[login]\nplain = true\n[timing]\n{times}"]
     for name, address in addresses(brokers).items():
         lines.append(f'[brokers.{name}]\naddress = "{address}"\n{(broker_options or {}).get(name, "")}')
     path = folder / "agent.toml"

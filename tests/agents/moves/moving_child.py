@@ -59,7 +59,7 @@ def run_client(name: str, brokers: dict[str, str], filters: Sequence[str], folde
         identify = lambda _topic, payload, _user: payload.decode()  # noqa: E731
         policy = policy_for(state)
         memory = folder / "home"
-        client = MovingClient(name, brokers, "h", write, policy, memory=memory, identify=identify)
+        client = MovingClient(name, brokers, "h", write, policy, memory=memory, identify=identify, plain=True)
         client.subscribe(*filters)
         client.start()
         signal.pause()

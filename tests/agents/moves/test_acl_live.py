@@ -155,6 +155,7 @@ def test_a_client_can_only_move_itself(tmp_path):
                 traffic.callback("alice"),
                 login=login("alice"),
                 identify=payload_id,
+                plain=True,
             )
             alice.subscribe("t/1")
             alice.start()
@@ -217,11 +218,14 @@ def test_a_session_opened_by_the_agent_does_not_give_a_client_the_rights_of_the_
                 traffic.callback("alice"),
                 login=login("alice"),
                 identify=payload_id,
+                plain=True,
             )
             alice.subscribe("#")
             stack.enter_context(alice)
             writers = [
-                stack.enter_context(MovingClient(name, client_addresses, name[-1], login=login(name)))
+                stack.enter_context(
+                    MovingClient(name, client_addresses, name[-1], login=login(name), plain=True)
+                )
                 for name in ("writer-h", "writer-f")
             ]
             assert wait_for(lambda: "alice" in agent.registry.residents)
@@ -248,11 +252,12 @@ def test_messages_that_arrive_while_the_agent_empties_a_session_are_not_forwarde
                 traffic.callback("alice"),
                 login=login("alice"),
                 identify=payload_id,
+                plain=True,
             )
             client.subscribe("#")
             return client
 
-        writer = MovingClient("writer-h", client_addresses, "h", login=login("writer-h"))
+        writer = MovingClient("writer-h", client_addresses, "h", login=login("writer-h"), plain=True)
         with (
             running_agent(agent_addresses, tmp_path / "journal", QUICK, login=login(MOVE_AGENT)) as agent,
             writer,
@@ -272,7 +277,9 @@ def test_messages_that_arrive_while_the_agent_empties_a_session_are_not_forwarde
 CONFIG = """\
 port = 0
 token_file = "token"
+authentication = "broker"
 [login]
+plain = true
 user = "{agent}"
 password_file = "mover"
 [timing]
@@ -301,9 +308,11 @@ def test_no_client_is_moved_to_a_broker_that_refuses_the_links(tmp_path):
         )
         (tmp_path / "agent.toml").write_text(CONFIG.format(agent=MOVE_AGENT, links=LINKS) + brokers)
         client_addresses = {name: str(pair[0]) for name, pair in endpoints.items()}
-        alice = MovingClient("alice", client_addresses, "h", traffic.callback("alice"), login=login("alice"))
+        alice = MovingClient(
+            "alice", client_addresses, "h", traffic.callback("alice"), login=login("alice"), plain=True
+        )
         alice.subscribe("t/1")
-        other = MovingClient("writer-f", client_addresses, "f", login=login("writer-f"))
+        other = MovingClient("writer-f", client_addresses, "f", login=login("writer-f"), plain=True)
         other.subscribe("t/1")
         with serving(AgentConfig.load(tmp_path / "agent.toml"), hold=embed_links) as service, alice, other:
             agent = service.agent

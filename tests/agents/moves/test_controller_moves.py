@@ -137,8 +137,10 @@ def test_clients_move_over_the_links_of_the_controller_without_loss(tmp_path):
     traffic, over = TrafficCounter(), threading.Event()
     with unlinked_brokers("hfg") as brokers:
         _, port = write_config(tmp_path, brokers, QUICK)
-        reader = MovingClient("reader", client_addresses(brokers), "h", traffic.callback("reader"))
-        writer = MovingClient("writer", client_addresses(brokers), "g")
+        reader = MovingClient(
+            "reader", client_addresses(brokers), "h", traffic.callback("reader"), plain=True
+        )
+        writer = MovingClient("writer", client_addresses(brokers), "g", plain=True)
         with running_controller(tmp_path, brokers) as status, reader, writer:
             operator = Operator(f"http://127.0.0.1:{port}", "token", patience=LIMIT)
             reader.subscribe("t/1")
@@ -177,6 +179,6 @@ def test_moves_that_cannot_start_do_not_stop_the_controller(tmp_path):
         config = AgentConfig.load(path)
         assert config.port == port
         with socket.create_server(("127.0.0.1", port)), running_controller(tmp_path, brokers) as status:
-            said = f"clients are not moved: the agent cannot listen at port {port}"
+            said = f"clients are not moved: the agent cannot listen on 127.0.0.1:{port}"
             assert wait_for(lambda: any(said in text for text in status()["problems"])), status()["problems"]
             assert wait_for(lambda: all(one["broker_up"] for one in status()["brokers"].values()))

@@ -240,10 +240,15 @@ def test_a_forgotten_client_can_register_and_move(tmp_path):
     traffic = TrafficCounter()
     with linked_brokers("hf") as brokers, running_agent(addresses(brokers), tmp_path) as agent:
         reader = MovingClient(
-            "reader", client_addresses(brokers), "h", traffic.callback("reader"), identify=payload_id
+            "reader",
+            client_addresses(brokers),
+            "h",
+            traffic.callback("reader"),
+            identify=payload_id,
+            plain=True,
         )
         reader.subscribe("t/1")
-        with reader, MovingClient("writer", client_addresses(brokers), "f") as writer:
+        with reader, MovingClient("writer", client_addresses(brokers), "f", plain=True) as writer:
             assert wait_for(lambda: len(agent.registry.residents) == 2)
             assert not agent.ask(forget_all)
             for client in (reader, writer):

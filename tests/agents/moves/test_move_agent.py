@@ -358,8 +358,8 @@ def test_ten_thousand_malformed_messages_change_nothing(world, caplog):
                 Reply(client, 10**6, move.id, "accept", 1.0),
             ]
         )
-        topics = [from_client("abc"[("abc".index(client) + 1) % 3], "register"), "broadloom/from/a"]
-        topics += ["broadloom/to/a/move", from_client(client, "obey"), "x", "broadloom/from//register"]
+        topics = [from_client("abc"[("abc".index(client) + 1) % 3], "register"), "$broadloom/from/a"]
+        topics += ["$broadloom/to/a/move", from_client(client, "obey"), "x", "$broadloom/from//register"]
         topic = from_client(client, type(good).__name__.lower())
         data = _mutated(rng, dump(good))
         if rng.random() < 0.3:

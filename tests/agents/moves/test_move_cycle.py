@@ -71,6 +71,7 @@ def test_three_of_six_clients_move_closer_and_then_the_plan_is_stable(run, tmp_p
                 traffic.callback(name),
                 identify=payload_id,
                 place=position,
+                plain=True,
             )
             client.subscribe("t/far" if number < 3 else "t/near", "t/all")
             client.start()

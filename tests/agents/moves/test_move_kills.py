@@ -61,7 +61,9 @@ class Load:
 
     def __init__(self, brokers: MosquittoLab, traffic: TrafficCounter) -> None:
         self._brokers, self._traffic = brokers, traffic
-        self._clients = [MovingClient(f"pub-{name}", client_addresses(brokers), name) for name in "hf"]
+        self._clients = [
+            MovingClient(f"pub-{name}", client_addresses(brokers), name, plain=True) for name in "hf"
+        ]
         self._over, self._publishing = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._publish, daemon=True)
 
@@ -160,6 +162,7 @@ def moving_client(brokers: MosquittoLab, traffic: TrafficCounter, state: MoveSta
         traffic.callback("subject"),
         policy_for(state),
         identify=payload_id,
+        plain=True,
     )
     client.subscribe("t/1")
     return client

@@ -47,8 +47,10 @@ def test_links_follow_clients_that_move_without_lost_or_duplicated_messages(tmp_
         unlinked_brokers("hfg") as brokers,
         links_of(brokers, tmp_path / "links") as links,
         running_agent(addresses(brokers), tmp_path / "journal", QUICK, links=links) as agent,
-        MovingClient("reader", client_addresses(brokers), "h", traffic.callback("reader")) as reader,
-        MovingClient("writer", client_addresses(brokers), "g") as writer,
+        MovingClient(
+            "reader", client_addresses(brokers), "h", traffic.callback("reader"), plain=True
+        ) as reader,
+        MovingClient("writer", client_addresses(brokers), "g", plain=True) as writer,
     ):
         reader.subscribe("t/1")
         writer.publish("t/1", b"before the links are up")

@@ -31,10 +31,9 @@ from moving import (
 from moving_child import run_agent
 
 from broadloom import InputError
-from broadloom.agents.moves import broker_sessions as sessions_module
 from broadloom.agents.moves import control_messages, move_service
 from broadloom.agents.moves import moving_client as client_module
-from broadloom.agents.moves.broker_sessions import TOPIC, Redirection, replicate
+from broadloom.agents.moves.broker_sessions import TOPIC
 from broadloom.agents.moves.control_messages import (
     AHEAD,
     ConnectOrder,
@@ -57,7 +56,7 @@ from broadloom.agents.moves.moving_client import (
 )
 from broadloom.agents.moves.operator_api import Operator
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
-from broadloom.mqtt.endpoint import Address, Login
+from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.reserved_topics import MESSAGE_ID
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
@@ -80,7 +79,13 @@ def test_twenty_clients_move_under_load_without_lost_or_duplicated_messages(tmp_
         for number in range(20):
             policy, name = (decline if number in (3, 7) else accept), f"c{number}"
             client = MovingClient(
-                name, client_addresses(brokers), "h", traffic.callback(name), policy, identify=payload_id
+                name,
+                client_addresses(brokers),
+                "h",
+                traffic.callback(name),
+                policy,
+                identify=payload_id,
+                plain=True,
             )
             topics_of[name] = {f"t/{number % 10}", f"t/{(3 * number + 1) % 10}"}
             client.subscribe(*topics_of[name])
@@ -141,14 +146,21 @@ def counting_client(brokers, traffic, policy=accept, addresses=None, **options):
     """The client `subject` of broker h, which counts its messages."""
     addresses = addresses or client_addresses(brokers)
     client = MovingClient(
-        "subject", addresses, "h", traffic.callback("subject"), policy, identify=payload_id, **options
+        "subject",
+        addresses,
+        "h",
+        traffic.callback("subject"),
+        policy,
+        identify=payload_id,
+        **options,
+        plain=True,
     )
     client.subscribe("t/1")
     return client
 
 
 def publisher(brokers):
-    return MovingClient("publisher", client_addresses(brokers), "h")
+    return MovingClient("publisher", client_addresses(brokers), "h", plain=True)
 
 
 def request_move(agent, to="f"):
@@ -244,10 +256,10 @@ def test_a_client_moves_only_if_and_when_it_accepts(tmp_path):
     only_home = lambda brokers: {"h": client_addresses(brokers)["h"]}  # noqa: E731
     with linked_brokers("hf") as brokers, running_agent(addresses(brokers), tmp_path) as agent:
         clients = [
-            MovingClient("declines", client_addresses(brokers), "h", policy=decline),
-            MovingClient("ignorant", only_home(brokers), "h"),
-            MovingClient("learns", only_home(brokers), "h", learn=True),
-            MovingClient("stays-first", client_addresses(brokers), "h", policy=stay_first),
+            MovingClient("declines", client_addresses(brokers), "h", policy=decline, plain=True),
+            MovingClient("ignorant", only_home(brokers), "h", plain=True),
+            MovingClient("learns", only_home(brokers), "h", learn=True, plain=True),
+            MovingClient("stays-first", client_addresses(brokers), "h", policy=stay_first, plain=True),
         ]
         for client in clients:
             client.start()
@@ -275,7 +287,12 @@ def test_messages_follow_a_client_that_restarts_at_another_broker(tmp_path):
             for _ in range(20):
                 traffic.send(other, "t/1")
             restarted = MovingClient(
-                "subject", client_addresses(brokers), "f", traffic.callback("subject"), identify=payload_id
+                "subject",
+                client_addresses(brokers),
+                "f",
+                traffic.callback("subject"),
+                identify=payload_id,
+                plain=True,
             )
             restarted.subscribe("t/1")
             restarted.start()
@@ -284,38 +301,6 @@ def test_messages_follow_a_client_that_restarts_at_another_broker(tmp_path):
             assert each_arrived_once(traffic, [other])
             restarted.stop()
             assert brokers_with_session(brokers) == ["f"]
-
-
-def test_a_redirection_waits_for_a_session_of_the_client_even_if_another_client_reads_everything(monkeypatch):
-    """Queued messages are forwarded only when the new broker has a session of the client."""
-    monkeypatch.setattr(sessions_module, "QUIET_SECONDS", 60.0)
-    traffic = TrafficCounter()
-    with (
-        linked_brokers("hf") as brokers,
-        MovingClient("everything", client_addresses(brokers), "f") as reader,
-    ):
-        endpoints = addresses(brokers)
-        assert wait_for(lambda: replicate(endpoints["h"], "subject", Login(), (("u/1", 1),)) is None)
-        with publisher(brokers) as other:
-            for number in range(30):
-                other.publish("u/1", b"%d" % number)
-            assert other.wait_until_confirmed(LIMIT)
-        reader.subscribe("#")
-        assert reader.wait_until_ready(LIMIT)
-        redirection = Redirection(endpoints["h"], endpoints["f"], "subject", Login(), "0" * 16)
-        tried, forward = threading.Event(), redirection._forward
-        redirection._forward = lambda message: (forward(message), tried.set())
-        faults = []
-        redirecting = threading.Thread(target=lambda: faults.append(redirection.run()), daemon=True)
-        redirecting.start()
-        assert tried.wait(LIMIT)
-        time.sleep(0.2)  # time for a wrong acknowledgement, which must not arrive
-        returned = MovingClient("subject", client_addresses(brokers), "f", traffic.callback("subject"))
-        returned.subscribe("u/1")
-        with returned:
-            assert wait_for(lambda: traffic.got["subject"].total() == 30)
-            redirecting.join()
-        assert faults == [None]
 
 
 def test_a_client_can_answer_by_calls_and_move_without_a_request(tmp_path):
@@ -379,11 +364,11 @@ def test_a_client_remembers_its_broker_in_a_file(tmp_path):
     """It returns to the broker in the file, unless that broker is unknown."""
     memory = tmp_path / "home"
     memory.write_text("f")
-    assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=memory).home == "f"
+    assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=memory, plain=True).home == "f"
     memory.write_text("unknown")
-    assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=memory).home == "h"
+    assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=memory, plain=True).home == "h"
     with pytest.raises(InputError, match="no broker 'g'; there are h"):
-        MovingClient("a", {"h": "x:1"}, "g")
+        MovingClient("a", {"h": "x:1"}, "g", plain=True)
 
 
 def incoming(topic, payload=b"{}", **properties):
@@ -395,13 +380,13 @@ def incoming(topic, payload=b"{}", **properties):
 
 def test_a_client_ignores_control_messages_to_other_clients_and_malformed_ones(caplog):
     received = []
-    client = MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", received.append)
+    client = MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", received.append, plain=True)
     order = dump(ConnectOrder("0" * 16, "f", "x:2"))
     for topic in (
-        "broadloom/to/b/connect",
-        "broadloom/from/a/connect",
-        "broadloom/to/a/b/connect",
-        "broadloom/",
+        "$broadloom/to/b/connect",
+        "$broadloom/from/a/connect",
+        "$broadloom/to/a/b/connect",
+        "$broadloom/",
     ):
         client._received(incoming(topic, order))
     assert client._work.empty()
@@ -423,13 +408,13 @@ def test_an_application_error_does_not_end_the_connection(caplog):
     def fails(_):
         raise ValueError("application error")
 
-    client = MovingClient("a", {"h": "x:1"}, "h", fails)
+    client = MovingClient("a", {"h": "x:1"}, "h", fails, plain=True)
     client._received(incoming("t/1", b"x"))
     assert "failed to process a message" in caplog.text
 
 
 def test_a_client_refuses_invalid_filters_topics_payloads_positions_and_names():
-    client = MovingClient("a", {"h": "x:1"}, "h")
+    client = MovingClient("a", {"h": "x:1"}, "h", plain=True)
     for text in ("", "a/#/b", "broadloom/to/b/+", "$broadloom/to/b/+", "$share/g/t", "a+"):
         with pytest.raises(InputError):
             client.subscribe(text)
@@ -448,17 +433,17 @@ def test_a_client_refuses_invalid_filters_topics_payloads_positions_and_names():
     assert client.unconfirmed() == 1
     for position in ([], [math.nan], [0.0, math.inf], [10**400], [0.0] * 17, ["here"], 7):
         with pytest.raises(InputError, match="give 1 to 16 finite numbers"):
-            MovingClient("a", {"h": "x:1"}, "h", place=position)
+            MovingClient("a", {"h": "x:1"}, "h", place=position, plain=True)
     for name in ("", "a/b", "a+", "broadloom-mover", "x" * 129):
         with pytest.raises(InputError):
-            MovingClient(name, {"h": "x:1"}, "h")
+            MovingClient(name, {"h": "x:1"}, "h", plain=True)
 
 
 def test_unconfirmed_messages_are_kept_and_a_full_outbox_refuses_more(monkeypatch):
     """Packet ids that start again overwrite no message."""
     monkeypatch.setattr(client_module, "MOST_UNCONFIRMED", 300)
     (port,) = free_ports(1)
-    with MovingClient("a", {"h": f"{HOST}:{port}"}, "h") as client:
+    with MovingClient("a", {"h": f"{HOST}:{port}"}, "h", plain=True) as client:
         keys = set()
         for _ in range(3):
             client._client._last_mid = 0
@@ -474,7 +459,7 @@ def test_a_client_starts_only_once_and_can_stop_while_it_cannot_connect(caplog):
     with linked_brokers("hf") as brokers:
         (unused,) = free_ports(1)
         with_unreachable = client_addresses(brokers) | {"g": f"{HOST}:{unused}"}
-        client = MovingClient("a", with_unreachable, "h", patience=math.inf)
+        client = MovingClient("a", with_unreachable, "h", patience=math.inf, plain=True)
         client.connect("f")
         with client:
             with pytest.raises(InputError, match="client a is started already"):
@@ -492,7 +477,7 @@ def test_a_full_outbox_empties_once_a_broker_is_connected(monkeypatch):
     """Messages published before the connection are confirmed, and then the client takes more."""
     monkeypatch.setattr(client_module, "MOST_UNCONFIRMED", 300)
     with linked_brokers("hf") as brokers:
-        client = MovingClient("a", client_addresses(brokers), "h")
+        client = MovingClient("a", client_addresses(brokers), "h", plain=True)
         for number in range(300):
             client.publish("t/1", b"%d" % number)
         with client:
@@ -535,7 +520,7 @@ def test_long_message_ids_take_bounded_memory():
 
 def test_a_client_remembers_only_its_last_answers(monkeypatch):
     monkeypatch.setattr("broadloom.agents.moves.moving_client.MOST_ANSWERS", 3)
-    client = MovingClient("c", {"h": "127.0.0.1:1", "f": "127.0.0.1:2"}, "h", policy=decline)
+    client = MovingClient("c", {"h": "127.0.0.1:1", "f": "127.0.0.1:2"}, "h", policy=decline, plain=True)
     moves = [f"{number:016x}" for number in range(9)]
     for move in moves:
         request = MoveRequest(move, "h", "f", "127.0.0.1:2", 1.0)
@@ -546,7 +531,7 @@ def test_a_client_remembers_only_its_last_answers(monkeypatch):
 def test_a_client_that_reads_everything_registers_with_an_agent_that_starts_later(tmp_path):
     """A broker delivers its `register` to the client itself, so only the agent's answer counts."""
     with linked_brokers("hf") as brokers:
-        client = MovingClient("everything", client_addresses(brokers), "h")
+        client = MovingClient("everything", client_addresses(brokers), "h", plain=True)
         client.subscribe("#")
         with client:
             assert client.wait_until_ready(LIMIT)
@@ -558,7 +543,10 @@ def test_a_client_that_reads_everything_registers_with_an_agent_that_starts_late
 
 def test_a_client_that_publishes_all_the_time_registers_with_an_agent_that_starts_later(tmp_path):
     """Its thread never idles, and it still registers again until it has an answer."""
-    with linked_brokers("hf") as brokers, MovingClient("busy", client_addresses(brokers), "h") as client:
+    with (
+        linked_brokers("hf") as brokers,
+        MovingClient("busy", client_addresses(brokers), "h", plain=True) as client,
+    ):
         over = threading.Event()
 
         def publish() -> None:
@@ -578,7 +566,10 @@ def test_a_client_that_publishes_all_the_time_registers_with_an_agent_that_start
 def test_clients_register_again_with_an_agent_that_lost_its_journal(tmp_path, monkeypatch):
     """Registered clients repeat `register`, at a lower rate."""
     monkeypatch.setattr(client_module, "KNOWN_SECONDS", 0.2)
-    with linked_brokers("hf") as brokers, MovingClient("old", client_addresses(brokers), "h") as client:
+    with (
+        linked_brokers("hf") as brokers,
+        MovingClient("old", client_addresses(brokers), "h", plain=True) as client,
+    ):
         for folder in ("first", "second"):
             with running_agent(addresses(brokers), tmp_path / folder) as agent:
                 assert wait_for(lambda: "old" in agent.registry.residents)
@@ -591,7 +582,7 @@ def test_a_client_whose_clock_is_years_ahead_can_register(tmp_path, monkeypatch,
     with linked_brokers("hf") as brokers, running_agent(addresses(brokers), tmp_path) as agent:
         with monkeypatch.context() as patch:
             patch.setattr(client_module, "time", clock)
-            client = MovingClient("early", client_addresses(brokers), "h")
+            client = MovingClient("early", client_addresses(brokers), "h", plain=True)
             client.start()
             assert wait_for(lambda: "early" in agent.registry.residents)
         client.subscribe("t/1")

@@ -232,7 +232,8 @@ def test_unknown_paths_and_invalid_bodies_are_refused(port):
     ):
         assert request(port, method, path, body)[0] == code, (path, body)
     for length in (str(10**9), "9" * 5_000):
-        assert request(port, "POST", "/moves", b"", **{"Content-Length": length})[0] == 413
+        code, _ = request(port, "POST", "/moves", b"", **{"Content-Length": length})
+        assert code in (400, 413)  # the server itself refuses an absurd length
 
 
 def test_random_bodies_are_refused_as_client_errors(port):
@@ -289,7 +290,7 @@ CONFIGS = {
     '[brokers.h]\naddress = "h:1"\n[login]\nca = 1': "ca is 1; give a non-empty text",
     '[brokers.h]\naddress = "h:1"\n[login]\nca = "nowhere"': "nowhere cannot be used for TLS: No such file",
     '[brokers.h]\naddress = "h:1"\n[login]\nca = "agent.toml"': "agent.toml cannot be used for TLS",
-    '[brokers.h]\naddress = "h:1"\n[login]\ncertificate = "x"': "certificate, key and ca belong together",
+    '[brokers.h]\naddress = "h:1"\n[login]\ncertificate = "x"': "certificate and key belong together",
     "x": "is not TOML",
 }
 
@@ -326,7 +327,7 @@ def test_an_agent_that_cannot_start_leaves_no_thread_and_no_locked_journal(tmp_p
     monkeypatch.setenv("BROADLOOM_TOKEN", TOKEN)
     with socket.create_server(("127.0.0.1", 0)) as server:
         config.write_text(f'port = {server.getsockname()[1]}\n[brokers.h]\naddress = "127.0.0.1:1"')
-        with pytest.raises(InputError, match="cannot listen at port"), serving(AgentConfig.load(config)):
+        with pytest.raises(InputError, match="cannot listen on"), serving(AgentConfig.load(config)):
             pass
 
     def fails(*_):

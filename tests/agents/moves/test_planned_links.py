@@ -117,8 +117,10 @@ def test_overlapping_filters_join_one_tree_under_load(tmp_path):
     with unlinked_brokers("hf") as brokers:
         embedded = embedded_links(brokers, tmp_path / "links", plan)
         links = embedded.links
-        reader = MovingClient("reader", client_addresses(brokers), "f", traffic.callback("reader"))
-        writer = MovingClient("writer", client_addresses(brokers), "h")
+        reader = MovingClient(
+            "reader", client_addresses(brokers), "f", traffic.callback("reader"), plain=True
+        )
+        writer = MovingClient("writer", client_addresses(brokers), "h", plain=True)
         reader.subscribe("a/b")
 
         def load():
@@ -208,7 +210,7 @@ def test_links_use_their_own_login_or_that_of_the_agent(tmp_path):
     (tmp_path / "secret").write_text("never shown")
     (tmp_path / "secret").chmod(0o600)
     (tmp_path / "agent.toml").write_text(
-        'token_file = "secret"\n[login]\nuser = "mover"\npassword_file = "secret"\n'
+        'token_file = "secret"\n[login]\nplain = true\nuser = "mover"\npassword_file = "secret"\n'
         '[brokers.h]\naddress = "h:1"\nagent_address = "[::1]:2"\n[links]\ntopics = ["t"]\n'
     )
     config = AgentConfig.load(tmp_path / "agent.toml")
@@ -287,7 +289,7 @@ def test_a_port_in_use_is_reported_at_the_start(tmp_path, monkeypatch):
         )
         for _ in range(2):  # the second would find the journals locked by the first
             with (
-                pytest.raises(bl.InputError, match="the agent cannot listen at port"),
+                pytest.raises(bl.InputError, match="the agent cannot listen on"),
                 serving(AgentConfig.load(tmp_path / "agent.toml"), hold=embed_links),
             ):
                 pass
@@ -315,8 +317,10 @@ def test_a_restarted_agent_keeps_the_links_of_its_plan_and_of_its_clients(tmp_pa
     with unlinked_brokers("hf") as brokers:
         links = '[links]\nplan = "overlay"\ntopics = ["t/2", "t/3"]'
         config, _ = write_config(tmp_path, brokers, QUICK, links=links)
-        reader = MovingClient("reader", client_addresses(brokers), "f", traffic.callback("reader"))
-        writer = MovingClient("writer", client_addresses(brokers), "h")
+        reader = MovingClient(
+            "reader", client_addresses(brokers), "f", traffic.callback("reader"), plain=True
+        )
+        writer = MovingClient("writer", client_addresses(brokers), "h", plain=True)
         reader.subscribe("t/+")
         with reader, writer:
             for topic in ("t/1", "t/2"):

@@ -9,6 +9,7 @@ from broadloom.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from broadloom.agents.links.agent_service import AgentOptions, serve_agent
+    from broadloom.agents.links.client_watch import ClientWatch, watch_clients
     from broadloom.agents.links.controller_service import ControllerOptions, serve_controller
     from broadloom.agents.links.embedded_links import (
         EmbeddedLinks,
@@ -28,6 +29,7 @@ __all__ = [
     "AgentOptions",
     "AgentOrders",
     "AgentReport",
+    "ClientWatch",
     "ControllerOptions",
     "EmbeddedLinks",
     "FleetController",
@@ -42,6 +44,7 @@ __all__ = [
     "serve_agent",
     "serve_controller",
     "target_trees",
+    "watch_clients",
 ]
 
 # The module of each name; a test compares it with the imports above.
@@ -49,6 +52,7 @@ _MODULES = {
     "AgentOptions": "agent_service",
     "AgentOrders": "route_orders",
     "AgentReport": "route_orders",
+    "ClientWatch": "client_watch",
     "ControllerOptions": "controller_service",
     "EmbeddedLinks": "embedded_links",
     "FleetController": "fleet_controller",
@@ -63,6 +67,7 @@ _MODULES = {
     "serve_agent": "agent_service",
     "serve_controller": "controller_service",
     "target_trees": "planned_trees",
+    "watch_clients": "client_watch",
 }
 
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -212,6 +212,7 @@ class AgentOptions:
         state: the folder of its state.
         take_over: whether to replace another agent, whose state is not in this folder.
         controller: the controller's address; None: that of the fleet file.
+        address: the address of a broker that has joined and is not in the fleet file.
     """
 
     fleet: Fleet
@@ -219,6 +220,7 @@ class AgentOptions:
     state: Path
     take_over: bool = False
     controller: str | None = None
+    address: str | None = None
 
 
 def controller_connection(fleet: Fleet, key: FleetKey, peer: str) -> ControllerConnection:
@@ -238,17 +240,20 @@ async def serve_agent(options: AgentOptions, ready: Callable[[], None] = lambda:
         ready: called when the agent has started.
 
     Raises:
-        InputError: the fleet has no such broker or no key, or another agent serves the broker.
+        InputError: the fleet has no such broker or no key, an address is given for a broker of the fleet
+            file, or another agent serves the broker.
         UnreachableError: another agent has taken over.
     """
     stop = stop_signal()
     fleet = options.fleet
     check_live(fleet)
+    if options.address is not None and options.broker in fleet.brokers:
+        raise InputError(f"broker {options.broker!r} is in the fleet file; leave out its address")
     if options.controller is not None:
         live = replace(fleet.live, controller=options.controller)
         fleet = Fleet(fleet.brokers.values(), fleet.links, fleet.path, live)
     key = FleetKey(fleet.live.key())
-    watched = WatchedAgent(fleet, options.broker, options.state, key)
+    watched = WatchedAgent(fleet, options.broker, options.state, key, options.address)
     agent = watched.agent
     client = ControllerClient(
         lambda: controller_connection(fleet, key, f"agent {options.broker}"), options.broker, agent

@@ -10,17 +10,15 @@ import asyncio
 import json
 import logging
 import secrets
-import socket
-import ssl
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 from broadloom._version import VERSION
+from broadloom.agents.http_server import AsgiApp, Receive, Scope, Send
 from broadloom.agents.links.controller_protocol import (
     CODE_HEADER,
     COUNT_HEADER,
@@ -47,14 +45,12 @@ from broadloom.deployment.fleet_file import is_loopback
 from broadloom.errors import InputError, missing_extra
 
 try:
-    import uvicorn
     from fastapi import Body, FastAPI, HTTPException, Query, Response
     from fastapi.responses import PlainTextResponse
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.registry import Collector
     from pydantic import BaseModel
-    from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
     raise missing_extra("fastapi, uvicorn or prometheus-client", "live", "the controller needs it") from error
 
@@ -62,23 +58,15 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from broadloom.agents.links.stamps import FleetKey
-    from broadloom.mqtt.endpoint import Address
 
 LOG = logging.getLogger("broadloom.live")
 HEALTH_PATH, SCHEMA_PATH = "/health", "/v1/openapi.json"
 CHALLENGE_SECONDS = 60.0  # for the first request of a session
 SESSION_SECONDS = 600.0  # for which an idle session is remembered
 BODY_SECONDS = 15.0  # deadline of a request's body
-IDLE_SECONDS = 15.0  # after which a connection without a request is closed
 MOST_POLLS = 2  # waiting requests for orders per broker
 REMEMBERED_ORDERS = 4  # per broker, as the base of differences
-LARGEST_HEAD = 32_000  # bytes of a request's headers
 SPARE_CONNECTIONS = 64  # beside those of agents
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class StaleControllerError(Exception):
@@ -566,116 +554,3 @@ def _counters(
             if name in counts:
                 family.add_metric(label, counts[name])
         yield family
-
-
-# The server.
-
-
-class ApiServer:
-    """HTTP server of the API in the running event loop; it never takes signals.
-
-    Args:
-        app: the API.
-        address: where to listen.
-        tls: the certificate file and the key file; None: plain text.
-        connections: the most connections at a time.
-
-    Attributes:
-        port: the port on which it listens.
-
-    Raises:
-        InputError: the address cannot be used, or a file cannot be used for TLS.
-    """
-
-    def __init__(self, app: AsgiApp, address: Address, tls: tuple[str, str] | None, connections: int) -> None:
-        self._socket = _listening(address)
-        self.port: int = self._socket.getsockname()[1]
-        config = uvicorn.Config(
-            app,
-            http=_guarded_http(connections),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="error",
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=int(IDLE_SECONDS),
-            timeout_graceful_shutdown=2,
-            h11_max_incomplete_event_size=LARGEST_HEAD,
-        )
-        config.load()
-        config.ssl = None if tls is None else _server_context(*tls)
-        self._server = _QuietServer(config)
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Start to answer."""
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
-        while not self._server.started and not self._task.done():
-            await asyncio.sleep(0.01)
-
-    async def stop(self) -> None:
-        """Finish the requests, and end."""
-        self._server.should_exit = True
-        if self._task is not None:
-            await self._task
-        self._socket.close()
-
-
-class _QuietServer(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _guarded_http(connections: int) -> type[asyncio.Protocol]:
-    """HTTP connections that are closed if there are too many of them, or if no request comes in time."""
-
-    class GuardedHttp(H11Protocol):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._idle_since = self.loop.time()
-            if len(self.connections) > connections:
-                transport.abort()
-            else:
-                self._guard()
-
-        def _guard(self) -> None:
-            busy = self.cycle is not None and not self.cycle.response_complete
-            now = self.loop.time()
-            if busy:
-                self._idle_since = now
-            if now - self._idle_since > IDLE_SECONDS:
-                self.transport.abort()
-            elif not self.transport.is_closing():
-                self.loop.call_later(IDLE_SECONDS / 3, self._guard)
-
-    return GuardedHttp
-
-
-def _listening(address: Address) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.hostname else socket.AF_INET
-    try:
-        made = socket.create_server((address.hostname, address.port), family=family, backlog=128)
-        # Accepted sockets inherit it; otherwise the body of each answer waits 40 ms for an acknowledgement.
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return made
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"the controller cannot listen on {address}: {reason}; give [live] listen in the fleet file"
-        ) from error
-
-
-def _server_context(certificate: str, key: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(certificate, key)
-    except OSError as error:
-        raise InputError(
-            f"{certificate}, {key} cannot be used for TLS: {error.strerror or type(error).__name__}"
-        ) from error
-    return context

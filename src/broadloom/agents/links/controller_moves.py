@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from broadloom.agents.links.client_watch import watch_clients
 from broadloom.agents.links.loop_calls import ask_loop
 from broadloom.agents.moves.move_service import AgentConfig, serving
 from broadloom.errors import BroadloomError, InputError
@@ -145,18 +146,20 @@ class ControllerMoves:
                 LOG.exception("the agent that moves clients has failed")
                 reason = type(error).__name__
             if not self._over.is_set():
+                before = self.problem
                 self.problem = f"clients are not moved: {reason}"
-                LOG.error("%s; trying again", self.problem)
+                if self.problem != before:  # one line per reason
+                    LOG.error("%s; trying again", self.problem)
                 self._over.wait(RESTART_SECONDS)
 
     def _run(self) -> None:
         """Run the agent until it fails, or all is over."""
         links = ControllerLinks(self._links, self._loop, self._brokers)
-        with serving(self._config, links=links) as service:
+        with serving(self._config, links=links, see=watch_clients) as service:
             links.begin()
             self.problem = ""
             while service.thread.is_alive() and not self._over.wait(WATCH_SECONDS):
-                pass
+                self.problem = service.agent.problem
 
 
 def check_moves(config: AgentConfig, fleet: Fleet) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from broadloom.agents.http_server import ApiServer
 from broadloom.agents.links.agent_service import (
     WatchedAgent,
     agent_folder,
@@ -24,7 +25,6 @@ from broadloom.agents.links.agent_service import (
 )
 from broadloom.agents.links.controller_api import (
     SPARE_CONNECTIONS,
-    ApiServer,
     OrderBoard,
     ProposalAnswer,
     ReportAnswer,
@@ -190,7 +190,11 @@ class ControllerService:
         if self._options.with_agents:
             work.append(self._embedded.relay())
         self._tasks = [watched_task(one) for one in work]
-        self._embed(dict.fromkeys(fleet.brokers))
+        joined = {
+            name: address for name, address in self.controller.addresses.items() if name not in fleet.brokers
+        }
+        self._joined.update(joined)
+        self._embed(dict.fromkeys(fleet.brokers) | joined)
         self._plan_due.set()
         if self._moves is not None:
             self._moves.start()
@@ -332,7 +336,7 @@ class ControllerService:
         """The sessions that agents have not ended, by their last reports."""
         left = []
         for broker, one in self.status()["brokers"].items():
-            if one["removed"] and one["agent"] is not None and not one["hops"]:
+            if one["removed"] and one["agent"] is not None and not one["hops"] and not one["ending"]:
                 continue  # its agent has reported the end of all its sessions
             if one["agent"] is None:
                 left.append(LeftSession(broker, "", "it has no agent that could end its sessions"))
@@ -341,6 +345,10 @@ class ControllerService:
             for end, hop in one["hops"].items():
                 text = hop["error"] or "messages wait for it"
                 left.append(LeftSession(broker, "", f"the hop to {end} is not ended: {text}"))
+            left += [
+                LeftSession(broker, "", f"sessions of the hop to {end} are not deleted yet")
+                for end in one.get("ending", ())
+            ]
         return left
 
     # Timers.

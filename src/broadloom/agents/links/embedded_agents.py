@@ -42,7 +42,7 @@ class EmbeddedAgents(Generic[A]):
     Args:
         controller: the controller.
         receive: takes the report of an agent.
-        take_over: whether agents replace others, whose state is lost.
+        take_over: whether agents replace others, whose state is lost, when they start for the first time.
 
     Attributes:
         running: the agents that run now, by broker.
@@ -63,11 +63,13 @@ class EmbeddedAgents(Generic[A]):
 
     async def keep(self, broker: str, make: Callable[[], A]) -> None:
         """Run the agent of a broker until this is cancelled; if it has to end, start another one."""
+        take_over = self._take_over
         while True:
             held = make()
             held.agent.on_change = lambda: self._dirty.add(broker)
             try:
-                await held.start(self._take_over)
+                await held.start(take_over)
+                take_over = False
                 self.running[broker] = held
                 self._apply(broker)
                 await held.agent.failed

@@ -195,6 +195,11 @@ class FleetController:
         self._journal.replace([("snapshot", self._state.snapshot())])
         self._snapshot_bytes = max(SNAPSHOT_BYTES, self._journal.size)
 
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """The addresses of brokers that agents were told."""
+        return self._state.addresses
+
     def orders_for(self, broker: str) -> AgentOrders:
         """The orders of a broker's agent; those of no epoch, which agents refuse, if it has none."""
         if self.refused is not None or broker not in self._agents:

@@ -93,6 +93,7 @@ class FollowedSession:
         unsure: whether it can have ended without a line.
         parked: whether the broker's counts could not tell it from other unsure sessions.
         since: the time at which its client disconnected, in seconds since 1970.
+        qualities: the quality of service of filters; those from before a restart lack it.
     """
 
     filters: set[str] = field(default_factory=set)
@@ -101,6 +102,7 @@ class FollowedSession:
     unsure: bool = False
     parked: bool = False
     since: float = 0.0
+    qualities: dict[str, int] = field(default_factory=dict)
 
 
 class FollowedSessions:
@@ -166,7 +168,7 @@ class FollowedSessions:
 
         The reading comes first, since a client's id can look like the beginning of any other line.
         """
-        found = [self.sessions.get(client) for client, _ in _subscriptions(event)]
+        found = [self.sessions.get(client) for client, _, _ in _subscriptions(event)]
         return any(session is not None and session.connected for session in found)
 
     def read_subscribe(self, event: str) -> None:
@@ -177,8 +179,8 @@ class FollowedSessions:
             return
         readings = list(_subscriptions(event))
         known = [one for one in readings if one[0] in self.sessions and self.sessions[one[0]].connected]
-        for client, topic_filter in known or readings[:_MOST_READINGS]:
-            self.subscribed(client, topic_filter)
+        for client, topic_filter, quality in known or readings[:_MOST_READINGS]:
+            self.subscribed(client, topic_filter, quality)
 
     def read_unsubscribe(self, event: str) -> None:
         """Follow `<client> <filter>`, without the time.
@@ -246,13 +248,15 @@ class FollowedSessions:
         session.unsure = False
         session.parked = False
 
-    def subscribed(self, client: str, topic_filter: str) -> None:
+    def subscribed(self, client: str, topic_filter: str, quality: int | None = None) -> None:
         """A client has subscribed, for the first time or again."""
         self.events += 1
         session = self._session(client)
         if session is None:
             return
         session.connected = True
+        if quality is not None:
+            session.qualities[topic_filter] = quality
         if topic_filter in session.filters:
             return
         wanted = wanted_filter(client, topic_filter)
@@ -377,6 +381,7 @@ class FollowedSessions:
         session = self.sessions[client]
         for topic_filter in filters:
             session.filters.discard(topic_filter)
+            session.qualities.pop(topic_filter, None)
             wanted = wanted_filter(client, topic_filter)
             if wanted is not None:
                 self.wanted[wanted] -= 1
@@ -384,8 +389,8 @@ class FollowedSessions:
                     del self.wanted[wanted]
 
 
-def _subscriptions(event: str) -> Iterator[tuple[str, str]]:
-    """All readings of a line as `<client> <qos> <filter>`."""
+def _subscriptions(event: str) -> Iterator[tuple[str, str, int]]:
+    """All readings of a line as `<client> <qos> <filter>`: the client, the filter and the QoS."""
     for match in _SUBSCRIBE.finditer(event):
         if match.start():
-            yield event[: match.start()], event[match.end() :]
+            yield event[: match.start()], event[match.end() :], int(match[0])

@@ -62,6 +62,7 @@ class MosquittoWatch:
         is_complete: whether the broker counts exactly the subscriptions that are known.
         on_notice: called with each notice of the log on topics.
         solved: called with the line of a problem that has ended.
+        client: the id under which the log on topics is followed; empty: that of the broker's agent.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class MosquittoWatch:
         self.is_complete = False
         self.on_notice: Callable[[str], None] = lambda _: None
         self.solved: Callable[[str], None] = lambda _: None
+        self.client = ""
         self._broker = broker
         self._endpoint = endpoint
         self._changed = changed
@@ -119,7 +121,8 @@ class MosquittoWatch:
             await self._read_log(self._tail, header.get("tail"))
         self._save()
         name = self._broker.name
-        self._topics = TopicLog(name, watch_client(name), self._endpoint, self, last_alive)
+        client = self.client or watch_client(name)
+        self._topics = TopicLog(name, client, self._endpoint, self, last_alive)
         self._topics.start()
         self._tasks = [watched_task(self._keep_state()), watched_task(self._wait_for_broker())]
         if self._tail is not None:
@@ -460,7 +463,7 @@ class MosquittoWatch:
         now = time.time()
         for one in saved.subscriptions:
             if one.client not in known and not saved.has_expired(one.client, now):
-                self.followed.subscribed(one.client, one.filter)
+                self.followed.subscribed(one.client, one.filter, one.qos)
                 session = self.followed.sessions.get(one.client)
                 if session is not None:
                     session.lasting = STAYS

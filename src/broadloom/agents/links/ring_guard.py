@@ -85,6 +85,7 @@ class RingGuard:
         broker: the broker.
         now: a clock that never goes back, in seconds.
         problem: called with a sentence when messages come by a path that Broadloom did not make.
+        solved: called with the same sentence when none has come by it for ten minutes.
         changed: called when `is_active` has changed.
 
     Attributes:
@@ -97,6 +98,7 @@ class RingGuard:
         broker: str,
         now: Callable[[], float],
         problem: Callable[[str], None] = lambda _: None,
+        solved: Callable[[str], None] = lambda _: None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.is_active = False
@@ -104,6 +106,7 @@ class RingGuard:
         self.now = now
         self._broker = broker
         self._problem = problem
+        self._solved = solved
         self._changed = changed
         self._bridges: frozenset[str] = frozenset()
         self._ring_until: float | None = None
@@ -111,7 +114,7 @@ class RingGuard:
         self._sure_until = 0.0
         self._suspects: set[int] = set()  # contents that came with and without a stamp
         self._suspected_at = 0.0
-        self._sources: set[str] = set()  # brokers whose messages have turned up here
+        self._sources: dict[str, str] = {}  # what was said of each broker whose messages have turned up here
         self._recent: dict[int | tuple[int, Hop], _Recent] = {}
         self._longer = 0.0
         self._longer_at = 0.0
@@ -129,17 +132,20 @@ class RingGuard:
             self.check()
         if stamp.at in self._sources:
             return
-        self._sources.add(stamp.at)
-        self._problem(
+        text = (
             f"messages come to broker {self._broker!r} by a path that Broadloom did not make: some that were "
             f"sent to broker {stamp.at!r} turn up here; look for a bridge made by hand from {stamp.at!r} to "
             f"{self._broker!r}, and remove it"
         )
+        self._sources[stamp.at] = text
+        self._problem(text)
 
     def check(self) -> None:
         """Switch the guard on or off; called now and then."""
         if self._ring_until is not None and self.now() >= self._ring_until:
             self._ring_until = None
+            while self._sources:
+                self._solved(self._sources.popitem()[1])
         is_active = bool(self._bridges) or self._ring_until is not None
         if is_active != self.is_active:
             self.is_active = is_active

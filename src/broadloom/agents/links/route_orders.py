@@ -275,6 +275,7 @@ class AgentReport:
         counts: counts of the whole agent.
         routes: its routes, if a controller asks for them to take over; None otherwise.
         problem_times: when each of the problems began, in seconds since 1970.
+        ending: the neighbours of hops that no route uses, whose sessions are not all deleted yet.
     """
 
     broker: str
@@ -294,6 +295,7 @@ class AgentReport:
     counts: Mapping[str, int] = field(default_factory=dict)
     routes: tuple[Route, ...] | None = None
     problem_times: tuple[float, ...] = ()
+    ending: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -306,6 +308,7 @@ class AgentReport:
         }
         value["problems"] = list(self.problems)
         value["problem_times"] = list(self.problem_times)
+        value["ending"] = list(self.ending)
         value["filters"] = None if self.filters is None else list(self.filters)
         value["routes"] = None if self.routes is None else [route.to_json() for route in self.routes]
         return value
@@ -341,6 +344,7 @@ class AgentReport:
             {str(name): int(number) for name, number in value["counts"].items()},
             None if routes is None else tuple(map(Route.from_json, routes)),
             tuple(map(float, value["problem_times"])),
+            tuple(map(str, value.get("ending", ()))),
         )
 
 

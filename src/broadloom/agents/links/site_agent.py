@@ -135,7 +135,8 @@ class SiteAgent:
         self._control = _Control(self)
         self._task: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.guard = RingGuard(broker, asyncio.get_running_loop().time, self.problem, self._guard_changed)
+        clock = asyncio.get_running_loop().time
+        self.guard = RingGuard(broker, clock, self.problem, self.solved, self._guard_changed)
         self._observer: CopyObserver | None = None
         self._context = HopContext(
             key,
@@ -286,6 +287,7 @@ class SiteAgent:
             dict(self.counts),
             tuple(orders.routes.values()) if with_routes else None,
             tuple(self._problems.values()),
+            tuple(sorted(self._ending)),
         )
 
     @property
@@ -454,6 +456,7 @@ class SiteAgent:
         self._ending.pop(neighbour, None)
         self._addresses.pop(neighbour, None)
         self._save_state()
+        self.on_change()
 
     def _is_marker_due(self, orders: AgentOrders) -> bool:
         """Whether a round has no marker yet, or a marker seems lost on a hop that works."""

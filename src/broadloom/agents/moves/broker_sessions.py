@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
+from broadloom.agents.moves.control_codes import ClientKeys, content_code
 from broadloom.agents.moves.control_messages import control_filters, redirect_topic, to_client
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.paho import (
     FAILURE,
-    NO_SUBSCRIBERS,
     RETAINED_NEVER,
     TICK,
     connect,
@@ -25,7 +26,7 @@ from broadloom.mqtt.paho import (
     subscription_options,
     user_properties,
 )
-from broadloom.mqtt.reserved_topics import CONTROL_ROOT, MOVE_AGENT
+from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX, MOVE_AGENT
 from broadloom.mqtt.topic_filters import QosFilters
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ CALL_SECONDS = 60  # message expiry of a control message; the agent repeats it a
 OnMessage = Callable[[str, str, bytes, Callable[[], None]], None]
 # Called with the error, or None on success.
 Then = Callable[[str | None], None]
+MARK = "broadloom-mark"  # the user property of a mark in redirected messages
+CODE = "broadloom-code"  # the user property with the code of a redirected message
 TOPIC = "broadloom-topic"  # the user property with the original topic of a redirected message
 QUIET_SECONDS = 5.0  # a redirection without progress for this time fails, and is repeated later
 
@@ -58,6 +61,9 @@ class BrokerGateway(Protocol):
     def redirect(self, old: str, new: str, client: str, token: str, then: Then) -> Callable[[], None]:
         """Forward a client's queue from its old broker to the new one; returns a function that stops it."""
 
+    def confirm(self, client: str, mark: str) -> None:
+        """A client has confirmed that it has all redirected messages before a mark."""
+
 
 class MqttGateway:
     """Gateway by MQTT: one connection per broker, whose session the broker keeps while the agent is absent.
@@ -66,13 +72,22 @@ class MqttGateway:
         addresses: the brokers' addresses for the agent, which can differ from those for clients.
         login: the agent's login.
         workers: number of sessions that are processed in parallel.
+        keys: the keys of clients; None: control messages have no codes.
     """
 
-    def __init__(self, addresses: Mapping[str, Address], login: Login, workers: int = 16) -> None:
+    def __init__(
+        self,
+        addresses: Mapping[str, Address],
+        login: Login,
+        workers: int = 16,
+        keys: ClientKeys | None = None,
+    ) -> None:
+        self._keys = keys
         self._addresses = addresses
         self._login = login
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="broadloom-session")
         self._clients: dict[str, Client] = {}
+        self._redirections: dict[str, Redirection] = {}  # by client
 
     def start(self, on_message: OnMessage) -> None:
         """Connect to all brokers in the background, with unlimited retries."""
@@ -106,13 +121,21 @@ class MqttGateway:
     def redirect(self, old: str, new: str, client: str, token: str, then: Then) -> Callable[[], None]:
         """Forward a client's queue from its old broker to the new one; returns a function that stops it."""
         addresses = self._addresses[old], self._addresses[new]
-        redirection = Redirection(*addresses, client, self._login, token)
+        key = None if self._keys is None else self._keys.of(client)
+        redirection = Redirection(*addresses, client, self._login, token, key)
+        self._redirections[client] = redirection
         self._submit(then, redirection.run)
 
         def stop() -> None:
             redirection.stopped = True
 
         return stop
+
+    def confirm(self, client: str, mark: str) -> None:
+        """A client has confirmed that it has all redirected messages before a mark."""
+        redirection = self._redirections.get(client)
+        if redirection is not None:
+            redirection.confirmed.add(mark)
 
     def _submit(self, then: Then, work: Callable[..., str | None], *arguments: Any) -> None:
         def run() -> None:
@@ -130,7 +153,7 @@ class MqttGateway:
             if reason.is_failure:
                 log.warning("broker %r refuses the agent: %s", broker, reason)
             else:
-                client.subscribe(f"{CONTROL_ROOT}/from/+/+", 1)
+                client.subscribe(f"{INTERNAL_PREFIX}from/+/+", 1)
 
         return on_connect
 
@@ -145,12 +168,17 @@ class MqttGateway:
 
 
 def replicate(address: Address, client: str, login: Login, filters: QosFilters) -> str | None:
+    """Open the session of a `MovingClient`, with its control topics; returns the error, or None."""
+    return replicate_session(address, client, login, (*filters, *control_filters(client)))
+
+
+def replicate_session(address: Address, client: str, login: Login, filters: QosFilters) -> str | None:
     """Open the client's session at the foreign broker, which queues messages from now on.
 
     Returns:
         The error, or None on success.
     """
-    options = subscription_options((*filters, *control_filters(client)), RETAINED_NEVER)
+    options = subscription_options(filters, RETAINED_NEVER)
     code, text = request_once(address, client, login, lambda session: session.subscribe(options))
     return text if code is None or code >= FAILURE else None
 
@@ -166,10 +194,11 @@ class Redirection:
 
     The agent first publishes a mark, which enters the queue behind all messages for the client. Messages
     behind the mark arrived while the agent was connected under the client's id, with the agent's rights
-    instead of the client's, so they are not forwarded; the new broker has them too. A message is
-    acknowledged at the old broker only when the new session has it, so a crash repeats messages and never
-    loses any. Messages are forwarded on a topic that only this client reads: as long as the new broker
-    reports no subscribers of it, the client's session is missing there, and the message is sent again.
+    instead of the client's, so they are not forwarded; the new broker has them too.
+
+    Messages are forwarded on a topic that only this client reads. That its session is there is proven by the
+    client itself: it confirms a mark before anything is forwarded, and another one behind each batch. After
+    that, messages are acknowledged at the old broker, so a crash repeats messages and never loses any.
 
     Args:
         old: the address of the broker that the client has left.
@@ -177,13 +206,19 @@ class Redirection:
         client: the client's name.
         login: the agent's login.
         token: the payload of the mark.
+        key: the client's key, by which it knows that a message is forwarded by the agent; None: without.
 
     Attributes:
         stopped: set this to stop; the session is left as it is.
+        confirmed: the marks that the client has confirmed.
     """
 
-    def __init__(self, old: Address, new: Address, client: str, login: Login, token: str) -> None:
+    def __init__(
+        self, old: Address, new: Address, client: str, login: Login, token: str, key: str | None = None
+    ) -> None:
+        self._key = key
         self.stopped = False
+        self.confirmed: set[str] = set()
         self._old_address = old
         self._new_address = new
         self._name = client
@@ -195,8 +230,14 @@ class Redirection:
         self._session_missing = False
         self._error: str | None = None
         self._progress = 0.0
-        self._in_flight: dict[int, Any] = {}  # forwarded messages by their packet id
-        self._repeat: list[Any] = []  # messages that the new broker did not queue yet
+        self._present = secrets.token_hex(8)  # the mark before all messages
+        self._in_flight: set[int] = set()  # packet ids of forwarded messages
+        self._forwarded: list[Any] = []
+        self._batch: list[Any] = []  # forwarded messages before a mark that the client is to confirm
+        self._batch_mark = ""
+        self._last_message = 0.0
+        self._has_asked = False
+        self._waiting: list[Any] = []  # messages that are not forwarded yet
 
     def run(self) -> str | None:
         """Forward the queue in this thread; returns the error, or None on success."""
@@ -205,9 +246,7 @@ class Redirection:
         code, text = request_once(
             self._old_address, marker, self._login, lambda session: session.publish(*mark), clean=True
         )
-        if code == NO_SUBSCRIBERS:  # the broker has no session of the client
-            return None
-        return text if code else self._forward_all()
+        return text if code is None or code >= FAILURE else self._forward_all()
 
     def _forward_all(self) -> str | None:
         self._reader.on_connect = self._on_connect
@@ -227,21 +266,46 @@ class Redirection:
         return error or forget(self._old_address, self._name, self._login)
 
     def _loop(self) -> str | None:
-        """Read and write until the mark has arrived and all messages before it are forwarded."""
-        while not (self._session_missing or (self._marked and not self._in_flight and not self._repeat)):
+        """Read and write until the client has confirmed everything before the mark."""
+        while not self._session_missing:
             if self.stopped or self._error:
                 return self._error or "stopped"
             if time.monotonic() - self._progress > QUIET_SECONDS:
-                return "no progress"
+                return "no progress" if self._present in self.confirmed else "the client does not answer"
             if self._reader.loop(TICK / 4) != 0 or self._writer.loop(TICK / 4) != 0:
                 return "the connection was lost or taken over"
-            repeated = self._repeat
-            self._repeat = []
-            if repeated:
-                time.sleep(TICK)
-            for message in repeated:
-                self._forward(message)
+            if self._present in self.confirmed:
+                for message in self._waiting:
+                    self._forward(message)
+                self._waiting.clear()
+            self._confirm_batch()
+            if self._marked and not (self._waiting or self._forwarded or self._batch):
+                return None
         return None
+
+    def _confirm_batch(self) -> None:
+        """Have the client confirm what was forwarded, and acknowledge what it has confirmed.
+
+        The old broker sends no more than its window before it is acknowledged.
+        """
+        if self._batch_mark in self.confirmed:
+            for message in self._batch:
+                self._reader.ack(message.mid, message.qos)
+            self._batch = []
+            self._batch_mark = ""
+            self._progress = time.monotonic()
+        is_pause = self._marked or time.monotonic() - self._last_message > TICK
+        if self._forwarded and not self._batch and not self._in_flight and is_pause:
+            self._batch = self._forwarded
+            self._forwarded = []
+            self._batch_mark = secrets.token_hex(8)
+            self._send_mark(self._batch_mark)
+
+    def _send_mark(self, mark: str) -> None:
+        """Send a mark, which the client confirms when it has all messages before it."""
+        properties = message_properties([(MARK, mark)], seconds=CALL_SECONDS)
+        sent = self._writer.publish(redirect_topic(self._name), b"", 1, properties=properties)
+        self._in_flight.add(sent.mid)
 
     def _on_connect(self, _c: object, _d: object, flags: Any, reason: Any, _p: object) -> None:
         self._fail_if(reason)
@@ -254,30 +318,32 @@ class Redirection:
     def _on_message(self, message: Any) -> None:
         if self._marked:
             return
-        self._progress = time.monotonic()
+        self._last_message = self._progress = time.monotonic()
         if message.topic == to_client(self._name, "mark"):
             self._marked = message.payload == self._token.encode()
-        elif message.topic.startswith(f"{CONTROL_ROOT}/"):
+        elif message.topic.startswith(INTERNAL_PREFIX) and message.topic != redirect_topic(self._name):
             self._reader.ack(message.mid, message.qos)  # an outdated control message
         else:
-            self._forward(message)
+            if not self._has_asked:
+                self._has_asked = True
+                self._send_mark(self._present)
+            self._waiting.append(message)
 
     def _forward(self, message: Any) -> None:
         topic = redirect_topic(self._name)
         user = user_properties(message.properties)
         if message.topic != topic:  # a message that is redirected again has its topic already
-            user = [(TOPIC, message.topic), *user]
+            user = [(TOPIC, message.topic), *(pair for pair in user if pair[0] not in (TOPIC, CODE, MARK))]
+            if self._key is not None:
+                user.append((CODE, content_code(self._key, message.topic, message.payload)))
         sent = self._writer.publish(
             topic, message.payload, 1, properties=message_properties(user, message.properties)
         )
-        self._in_flight[sent.mid] = message
+        self._in_flight.add(sent.mid)
+        self._forwarded.append(message)
 
     def _on_publish(self, number: int, reason: Any) -> None:
-        message = self._in_flight.pop(number)
-        if reason.value == 0:
-            self._reader.ack(message.mid, message.qos)
-            self._progress = time.monotonic()
-        elif reason.value == NO_SUBSCRIBERS:  # the client's session is not restored yet
-            self._repeat.append(message)
-        else:
+        self._in_flight.discard(number)
+        self._progress = time.monotonic()
+        if reason.is_failure:
             self._error = str(reason)

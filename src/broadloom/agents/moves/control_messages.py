@@ -1,8 +1,8 @@
 """Control messages between clients and the agent, and clients' policies (paper 5, section V).
 
-A client writes below `broadloom/from/CLIENT/` and reads below `broadloom/to/CLIENT/`, and nowhere else. Each
-message is one JSON object; anything malformed is refused with an `InputError`. Redirected messages arrive on
-`$broadloom/to/CLIENT/redirect`.
+A client writes below `$broadloom/from/CLIENT/` and reads below `$broadloom/to/CLIENT/`, and nowhere else. No
+`#` of another client matches these topics. Each message is one JSON object; anything malformed is refused
+with an `InputError`. Redirected messages arrive on `$broadloom/to/CLIENT/redirect`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from broadloom.checks import number_array, shown
 from broadloom.errors import InputError
-from broadloom.mqtt.reserved_topics import CONTROL_ROOT
+from broadloom.mqtt.reserved_topics import CONTROL_ROOT, INTERNAL_PREFIX
 from broadloom.mqtt.topic_filters import QosFilters, is_valid_filter, is_wild
 
 MOST_BYTES, MOST_FILTERS, MOST_AXES, MOST_NUMBER = 256 * 1024, 2_000, 16, 2**63
@@ -26,7 +26,7 @@ MOST_FILTER_BYTES = 192 * 1024  # of a `register` without `sends`, which gets th
 AHEAD = 366 * 24 * 3600 * 10**9  # nanoseconds by which the clock of a client can be ahead
 # Not 2: its messages can be overtaken by later ones, and message ids prevent duplicates already.
 QUALITIES = (0, 1)
-ANSWERS = ("accept", "decline", "stay", "ready", "failed")
+ANSWERS = ("accept", "decline", "stay", "ready", "failed", "received")
 
 _CLIENT = re.compile(r"[A-Za-z0-9_.~-]{1,128}")
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -58,10 +58,12 @@ class Register:
 class Reply:
     """`reply`: a client accepts or declines a move, stays until a time, is ready, or could not connect.
 
+    With `received` it confirms that it has all redirected messages before a mark.
+
     Attributes:
         client: the client's name.
         number: higher than that of every earlier message of the client.
-        move: the id of the move.
+        move: the id of the move; of `received`, the id of a mark in the redirected messages.
         answer: one of `ANSWERS`.
         until: for `stay`: the time (seconds since 1970) from which it can be asked again.
     """
@@ -147,42 +149,40 @@ _NAMES: Mapping[type[Any], str] = {
 
 def from_client(client: str, call: str) -> str:
     """The topic of a client's message to the agent."""
-    return f"{CONTROL_ROOT}/from/{client}/{call}"
+    return f"{INTERNAL_PREFIX}from/{client}/{call}"
 
 
 def to_client(client: str, call: str) -> str:
     """The topic of the agent's message to a client."""
-    return f"{CONTROL_ROOT}/to/{client}/{call}"
+    return f"{INTERNAL_PREFIX}to/{client}/{call}"
 
 
 def redirect_topic(client: str) -> str:
     """The topic on which a client's queue is forwarded to it.
-
-    No client's `#` matches it, so if a broker has a subscriber of it, it has the session of this client.
 
     Examples:
         >>> from broadloom.mqtt.topic_filters import covers
         >>> redirect_topic("meter-1"), covers("#", redirect_topic("meter-1"))
         ('$broadloom/to/meter-1/redirect', False)
     """
-    return f"${to_client(client, 'redirect')}"
+    return to_client(client, "redirect")
 
 
 def control_filters(client: str) -> QosFilters:
     """The filters that a moving client needs for control messages, in addition to its own."""
-    return (to_client(client, "+"), 1), (redirect_topic(client), 1)
+    return ((to_client(client, "+"), 1),)
 
 
 def client_and_call(topic: str) -> tuple[str, str]:
     """The client and the call of a control topic.
 
     Examples:
-        >>> client_and_call("broadloom/from/meter-1/register")
+        >>> client_and_call("$broadloom/from/meter-1/register")
         ('meter-1', 'register')
     """
     levels = topic.split("/")
-    if len(levels) != 4 or levels[:2] != [CONTROL_ROOT, "from"]:
-        raise InputError(f"topic {topic!r:.80} is not a client's; expected {CONTROL_ROOT}/from/CLIENT/CALL")
+    if len(levels) != 4 or levels[:2] != [f"${CONTROL_ROOT}", "from"]:
+        raise InputError(f"topic {topic!r:.80} is not a client's; expected {INTERNAL_PREFIX}from/CLIENT/CALL")
     return check_client(levels[2]), levels[3]
 
 
@@ -267,6 +267,16 @@ def is_text(value: Any) -> bool:
         (True, False, False)
     """
     return isinstance(value, str) and 0 < len(value) <= 256 and value.isprintable()
+
+
+def is_move_id(value: Any) -> bool:
+    """Whether a value is the id of a move or of a mark.
+
+    Examples:
+        >>> is_move_id("00ff00ff00ff00ff"), is_move_id("00FF")
+        (True, False)
+    """
+    return isinstance(value, str) and bool(_ID.fullmatch(value))
 
 
 def is_client_filter(text: Any) -> bool:

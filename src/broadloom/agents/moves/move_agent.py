@@ -21,8 +21,10 @@ from typing import Any, TypeVar
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.agents.moves.broker_sessions import BrokerGateway
 from broadloom.agents.moves.client_links import ClientLinks, LinkClaims, LinksEverywhere
+from broadloom.agents.moves.control_codes import ClientKeys, seal, unseal
 from broadloom.agents.moves.control_messages import (
     AHEAD,
+    MOST_BYTES,
     ConnectOrder,
     MoveRequest,
     RefusedNumber,
@@ -35,10 +37,13 @@ from broadloom.agents.moves.control_messages import (
     to_client,
 )
 from broadloom.agents.moves.move_registry import (
+    MOVING,
+    ORDINARY,
     PREPARED,
     Abandoned,
     Change,
     Drained,
+    Floor,
     Forgotten,
     Move,
     MoveJournal,
@@ -48,20 +53,24 @@ from broadloom.agents.moves.move_registry import (
     Stray,
     new_id,
 )
+from broadloom.agents.moves.ordinary_clients import ClientSight, RelayedClients
+from broadloom.agents.moves.ordinary_steps import LEAVING, OrdinarySteps
 from broadloom.checks import check_number
-from broadloom.errors import InputError
+from broadloom.errors import InputError, InternalError, StorageError
 from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.paho import SESSION_SECONDS
 
 log = logging.getLogger("broadloom.agents.moves")
 
 TICK = 0.02
+ROOM_SECONDS = 1.0  # between attempts to write to a full disk
+MOST_WAITING = 64 << 20  # bytes of control messages in the inbox
+MOST_WAITING_OF_ONE = 1 << 20  # of one client and call
 MOST_LATER = 10_000  # repetitions whose times are remembered
 DAY = 24 * 3600
 MOST_STAY = float(DAY)  # seconds after which a staying client is asked again at the latest
 # `Resident.heard` is up to a day too early, and then a broker keeps a session for a day.
 LEAST_FORGET = 2 * DAY + SESSION_SECONDS
-LEAVING = "the client has been ordered to move"
 T = TypeVar("T")
 
 
@@ -118,9 +127,14 @@ class MoveAgent:
         links: the links that carry messages to the broker that a client moves to.
         timing: the durations of steps.
         watch: called with each move that has reached a new state.
+        ordinary: the relay and the routers that move ordinary clients; None: only `MovingClient`s are moved.
+        sight: the brokers' lists of their clients.
+        agent_addresses: the brokers' addresses for the agent; None: the same as for clients.
+        keys: the keys of clients; None: brokers authenticate clients, and their rules are trusted.
 
     Attributes:
         refused: number of refused control messages by reason.
+        problem: why nothing moves at the moment; empty: nothing is wrong.
     """
 
     def __init__(
@@ -131,7 +145,13 @@ class MoveAgent:
         links: ClientLinks | None = None,
         timing: Timing | None = None,
         watch: Callable[[Move], None] = lambda _: None,
+        ordinary: RelayedClients | None = None,
+        sight: ClientSight | None = None,
+        agent_addresses: Mapping[str, Address] | None = None,
+        keys: ClientKeys | None = None,
     ) -> None:
+        self.problem = ""
+        self._keys = keys
         self._addresses = dict(addresses)
         self._gateway = gateway
         self._journal = journal
@@ -143,6 +163,9 @@ class MoveAgent:
         self._warnings = RateLimitedLog(log)
         self._claims = LinkClaims(self._links)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._waiting: Counter[str] = Counter()  # bytes of control messages in the inbox, by topic
+        self._waiting_bytes = 0
+        self._waiting_lock = threading.Lock()
         self._stopping = threading.Event()
         begun = [move.since for move in self.registry.moves.values()]
         left = [stray.since for stray in self.registry.strays.values()]
@@ -154,6 +177,21 @@ class MoveAgent:
         self._unlinked: dict[tuple[str, str], float] = {}  # when links last were incomplete
         # An absent client can still have a session when the agent starts, but not a day later.
         self._next_forgetting = self._started + SESSION_SECONDS
+        self._sight = sight
+        self._ordinary: OrdinarySteps | None = None
+        if ordinary is not None:
+            self._ordinary = OrdinarySteps(
+                ordinary,
+                self.registry,
+                self._addresses,
+                agent_addresses or self._addresses,
+                self._save,
+                self._in_own_thread,
+                self._is_due,
+                self._unlinked_end,
+                self.now,
+                vars(self.timing),
+            )
         self._claim_all()
 
     # In the agent's own thread.
@@ -167,14 +205,35 @@ class MoveAgent:
         return now - max(since, self._started)
 
     def run(self) -> None:
-        """Work until `stop`."""
+        """Work until `stop`; while the journal cannot be written, nothing moves."""
         stepped = 0.0
         while not self._stopping.is_set():
+            work: Callable[[], None] | None = None
             with suppress(queue.Empty):
-                self._inbox.get(timeout=TICK)()
-            if time.monotonic() - stepped > TICK:
-                self.step(self.now())
-                stepped = time.monotonic()
+                work = self._inbox.get(timeout=TICK)
+            try:
+                if work is not None:
+                    work()
+                if time.monotonic() - stepped > TICK:
+                    self.step(self.now())
+                    stepped = time.monotonic()
+            except StorageError as error:
+                self._wait_for_room(error, work)
+
+    def _wait_for_room(self, error: StorageError, work: Callable[[], None] | None) -> None:
+        """The journal cannot be written: say so once, and try again until it can."""
+        self.problem = f"nothing moves until the journal can be written: {error}"
+        log.error("%s", self.problem)
+        if work is not None:
+            self._inbox.put(work)  # nothing was changed yet
+        while not self._stopping.wait(ROOM_SECONDS):
+            try:
+                self._journal.append([Floor(self.registry.floor)])
+            except StorageError:
+                continue
+            self.problem = ""
+            log.warning("the journal can be written again; clients are moved")
+            return
 
     def receive(self, broker: str, topic: str, payload: bytes) -> bool:
         """Process a control message of a client; false if it is refused."""
@@ -208,6 +267,8 @@ class MoveAgent:
     def _changes_of(self, broker: str, topic: str, payload: bytes, now: float) -> list[Change]:
         """Check a control message, and return its changes."""
         client, call = client_and_call(topic)
+        if self._keys is not None:
+            payload = unseal(self._keys.of(client), topic, payload)
         if broker not in self._addresses:
             raise InputError(f"broker {broker!r} is unknown")
         if call not in ("register", "reply"):
@@ -266,7 +327,10 @@ class MoveAgent:
         return changes
 
     def _replied(self, message: Reply, now: float) -> list[Change]:
-        """Changes of `reply`: consent, refusal, a delay, readiness, or a failure."""
+        """Changes of `reply`: consent, refusal, a delay, readiness, a failure, or a confirmation."""
+        if message.answer == "received":
+            self._gateway.confirm(message.client, message.move)
+            return []
         move = self.registry.moves.get(message.move)
         if move is None or move.client != message.client:
             raise InputError(f"move {message.move} is not a move of {message.client}")
@@ -301,6 +365,10 @@ class MoveAgent:
             self._save(self._end_move(move, MoveState.FAILED, now, note))
             return
         waited = self._waited(move.since, now)
+        if self.registry.residents[move.client].kind == ORDINARY:
+            if self._ordinary is not None:  # otherwise it waits for an agent with a router
+                self._ordinary.advance(move, waited, now)
+            return
         limit = self.timing.answer if move.state is MoveState.REQUESTED else self.timing.move
         if move.state in (MoveState.REQUESTED, *PREPARED) and waited > limit:
             ended = MoveState.EXPIRED if move.state is MoveState.REQUESTED else MoveState.FAILED
@@ -502,7 +570,11 @@ class MoveAgent:
         call: str,
         message: MoveRequest | ConnectOrder | RefusedNumber | Registered,
     ) -> None:
-        self._gateway.send(broker, to_client(client, call), dump(message))
+        topic = to_client(client, call)
+        body = dump(message)
+        if self._keys is not None:
+            body = seal(self._keys.of(client), topic, body)
+        self._gateway.send(broker, topic, body)
 
     def _is_due(self, key: Any, now: float) -> bool:
         """Whether a step can be made or repeated now; if so, it is next due after `Timing.again` seconds."""
@@ -513,20 +585,55 @@ class MoveAgent:
         self._later[key] = now + self.timing.again
         return True
 
-    def _in_own_thread(self, then: Callable[[str | None], None]) -> Callable[[str | None], None]:
+    def _in_own_thread(self, then: Callable[..., None]) -> Callable[..., None]:
         """A function that has the agent's thread call `then`."""
-        return lambda error: self._inbox.put(lambda: then(error))
+        return lambda *values: self._inbox.put(lambda: then(*values))
 
     # From any thread.
 
     def post(self, broker: str, topic: str, payload: bytes, done: Callable[[], None]) -> None:
-        """Have the agent's thread process a control message; `done` is called after that."""
+        """Have the agent's thread process a control message; `done` is called after that.
+
+        Messages with a wrong code, and those of a client that has too many waiting, are refused here.
+        """
+        refusal = self._refusal(topic, payload)
+        if refusal:
+            kind = refusal.split(" ")[0]
+            with self._waiting_lock:
+                self.refused[kind] += 1
+            self._warnings.warn(kind, "refused at %r: %s", broker, refusal)
+            done()
+            return
 
         def work() -> None:
+            with self._waiting_lock:
+                self._waiting[topic] -= len(payload)
+                self._waiting_bytes -= len(payload)
+                if self._waiting[topic] <= 0:
+                    del self._waiting[topic]
             self.receive(broker, topic, payload)
             done()
 
         self._inbox.put(work)
+
+    def _refusal(self, topic: str, payload: bytes) -> str:
+        """Why a control message is not even queued; empty: it is, and counts."""
+        if len(payload) > 2 * MOST_BYTES:
+            return f"flood: a message of {len(payload):,} bytes on {topic!r:.80}"
+        if self._keys is not None:
+            try:
+                unseal(self._keys.of(client_and_call(topic)[0]), topic, payload)
+            except InputError as error:
+                return str(error)
+        size = len(payload) + 1
+        with self._waiting_lock:
+            if self._waiting[topic] + size > MOST_WAITING_OF_ONE:
+                return f"flood: too many messages are waiting on {topic!r:.80}"
+            if self._waiting_bytes + size > MOST_WAITING:
+                return "flood: too many messages of all clients are waiting"
+            self._waiting[topic] += len(payload)
+            self._waiting_bytes += len(payload)
+        return ""
 
     def ask(self, question: Callable[[MoveAgent], T], seconds: float = 25.0) -> T:
         """Have the agent's thread call a function with the agent, and return its result.
@@ -566,9 +673,7 @@ class MoveAgent:
             return known
         if to not in self._addresses:
             raise InputError(f"no broker {to!r:.80}; there are {', '.join(self._addresses)}")
-        resident = self.registry.residents.get(client)
-        if resident is None:
-            raise InputError(f"client {client!r:.80} has not registered yet; move it when it has")
+        resident = self._resident(client)
         if resident.broker == to:
             raise InputError(f"client {client!r} is at {to!r} already")
         if resident.broker not in self._addresses:
@@ -576,8 +681,32 @@ class MoveAgent:
         if self.registry.is_moving(client):
             raise InputError(f"client {client!r} is being moved already; wait until that move has ended")
         move = Move(new_id(), client, resident.broker, to, MoveState.REQUESTED, self.now(), key=key)
-        self._save([move])
+        is_new = self.registry.residents.get(client) != resident
+        self._save([resident, move] if is_new else [move])
         return move
+
+    def _resident(self, client: str) -> Resident:
+        """A client: as it has registered, or as its broker shows it.
+
+        Raises:
+            InputError: it is unknown, or cannot be moved.
+        """
+        known = self.registry.residents.get(client)
+        if known is not None and known.kind == MOVING:
+            return known
+        seen = None if self._sight is None else self._sight.find(client)
+        if self._ordinary is None or (seen is None and known is None):
+            hint = "no broker shows it" if self._ordinary is not None else "there is no [router] for others"
+            raise InputError(f"client {client!r:.80} has not registered yet, and {hint}; move it when it has")
+        if seen is None and known is not None:
+            return known  # it is absent, and its session is where the agent left it
+        if seen is not None and (obstacle := seen.obstacle()):
+            raise InputError(f"client {client!r:.80} cannot be moved: {obstacle}")
+        if seen is None:
+            raise InternalError("a client is neither known nor seen")
+        filters = seen.own_filters()
+        now = self.now()
+        return Resident(client, seen.broker, filters, None, now, (), now, ORDINARY, seen.keeps)
 
     def cancel(self, move_id: str) -> Move:
         """Cancel a move whose client has not been told to connect yet; then the client stays.
@@ -588,6 +717,11 @@ class MoveAgent:
         move = self.registry.moves.get(move_id)
         if move is None:
             raise InputError(f"no move {move_id!r:.40}; give the id of a move")
+        is_early = not move.is_over and move.state is not MoveState.CONNECTED
+        is_ordinary = self.registry.residents[move.client].kind == ORDINARY
+        if is_early and is_ordinary and self._ordinary is not None:
+            self._ordinary.cancel(move, self.now())
+            return self.registry.moves[move_id]
         if move.is_over or move.state is MoveState.CONNECTED or move.note == LEAVING:
             reason = LEAVING if move.note == LEAVING else f"move {move_id} is {move.state}"
             raise InputError(f"{reason}; it is too late to cancel it")

@@ -371,6 +371,7 @@ def run_moves(
     mover: Mover,
     stop: Callable[[], bool] = lambda: False,
     sleep: Callable[[float], None] = time.sleep,
+    watch: Callable[[RunProgress], None] = lambda _: None,
 ) -> Counter[str]:
     """Execute a plan: request the moves of each step, and wait until they have ended.
 
@@ -385,6 +386,7 @@ def run_moves(
         stop: called regularly; when it returns true, no more moves are requested, and the agent continues the
             active ones.
         sleep: waits for some seconds.
+        watch: called regularly with the state of the run: which clients move, which wait, and why.
 
     Returns:
         The number of moves by outcome: the names of states, `no_room` (the capacity is still taken, because
@@ -405,23 +407,69 @@ def run_moves(
         ("mover.move", getattr(mover, "move", None)),
         ("stop", stop),
         ("sleep", sleep),
+        ("watch", watch),
     ):
         if not callable(function):
             raise InputError(f"{name} is {shown(function)}; give a function")
-    run = _PlanRun(plan, mover, stop, sleep)
+    run = _PlanRun(plan, mover, stop, sleep, watch)
     with stage("move clients", plan.move_count) as done:
         for number, step in enumerate(plan.steps):
             run.step(number, step, done)
     return run.ended
 
 
+class RunningMove(NamedTuple):
+    """A move that has begun.
+
+    Attributes:
+        move: the planned move.
+        state: its state.
+        note: what it waits for.
+        seconds: the seconds since it began.
+    """
+
+    move: PlannedMove
+    state: str
+    note: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """State of a run of a plan.
+
+    Attributes:
+        step: the number of the present step, from 1 on.
+        steps: the number of steps.
+        total: the number of moves.
+        ended: the number of ended moves by outcome.
+        running: the moves that have begun and have not ended.
+        reasons: why clients did not move, by client.
+    """
+
+    step: int
+    steps: int
+    total: int
+    ended: Mapping[str, int]
+    running: tuple[RunningMove, ...]
+    reasons: Mapping[str, str]
+
+
 class _PlanRun:
     """State of a run: the load of brokers, and the clients that did not move."""
 
     def __init__(
-        self, plan: MovePlan, mover: Mover, stop: Callable[[], bool], sleep: Callable[[float], None]
+        self,
+        plan: MovePlan,
+        mover: Mover,
+        stop: Callable[[], bool],
+        sleep: Callable[[float], None],
+        watch: Callable[[RunProgress], None],
     ) -> None:
         self._plan, self._mover, self._stop, self._sleep = plan, mover, stop, sleep
+        self._watch = watch
+        self._reasons: dict[str, str] = {}
+        self._begun: dict[str, float] = {}  # by id of the move
         self._load = dict(plan.load)
         self._not_moved: set[str] = set()  # clients that are not at the broker that the plan assumes
         self.ended: Counter[str] = Counter()
@@ -433,36 +481,58 @@ class _PlanRun:
             if self._stop():
                 self.ended["not_begun"] += 1
             elif move.client in self._not_moved or not self._fits(move):
-                self._end(move, "no_room")
+                self._end(move, "no_room", f"no spare capacity at {move.to!r}")
             else:
                 self._begin(move, f"{self._plan.key}:{number}:{move.client}", under_way)
         while under_way:
+            running = []
             for move_id in list(under_way):
-                state = self._mover.move(move_id)["state"]
+                found = self._mover.move(move_id)
+                state, note = found["state"], found.get("note", "")
+                seconds = time.monotonic() - self._begun[move_id]
+                running.append(RunningMove(under_way[move_id], state, note, seconds))
                 if MoveState(state) not in NEXT or state == MoveState.STAYING:
                     move = under_way.pop(move_id)
                     if state != MoveState.STAYING:  # it can still move, and counts at both brokers
                         self._add_load(move.home if state == MoveState.REDIRECTED else move.to, -move.demand)
-                    self._end(move, state)
+                    self._end(move, state, note)
+                    running.pop()
             done(self.ended.total())
+            self._tell(number, running)
             if self._stop():
                 self.ended["under_way"] += len(under_way)
                 return
             if under_way:
                 self._sleep(POLL_SECONDS)
+        self._tell(number, ())
 
     def _begin(self, move: PlannedMove, key: str, under_way: dict[str, PlannedMove]) -> None:
         try:
-            under_way[self._mover.request_to_move(move.client, move.to, key)["id"]] = move
+            move_id = self._mover.request_to_move(move.client, move.to, key)["id"]
+            under_way[move_id] = move
+            self._begun[move_id] = time.monotonic()
             self._add_load(move.to, move.demand)  # at both brokers, while it moves
         except MoveRefusedError as error:
             log.warning("%s does not move: %s", move.client, error)
-            self._end(move, "refused")
+            self._end(move, "refused", str(error))
 
-    def _end(self, move: PlannedMove, outcome: str) -> None:
+    def _end(self, move: PlannedMove, outcome: str, reason: str = "") -> None:
         self.ended[outcome] += 1
         if outcome != MoveState.REDIRECTED:
             self._not_moved.add(move.client)
+            self._reasons[move.client] = f"{outcome.replace('_', ' ')}: {reason}" if reason else outcome
+
+    def _tell(self, step: int, running: Sequence[RunningMove]) -> None:
+        plan = self._plan
+        progress = RunProgress(
+            step + 1,
+            len(plan.steps),
+            plan.move_count,
+            dict(self.ended),
+            tuple(running),
+            dict(self._reasons),
+        )
+        self._watch(progress)
 
     def _fits(self, move: PlannedMove) -> bool:
         limit = self._plan.capacity.get(move.to, math.inf) * (1 + LOAD_TOLERANCE)

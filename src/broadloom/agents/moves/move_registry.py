@@ -23,6 +23,9 @@ KIND = "changes"  # of all records
 MOST_RECORDS, MOST_BYTES = 100_000, 64 * 2**20  # written since the last compaction
 
 
+MOVING, ORDINARY = "moving", "ordinary"  # kinds of clients
+
+
 class MoveState(StrEnum):
     """State of a move; the foreign broker serves the client from `CONNECTED` on, its home before that."""
 
@@ -152,6 +155,8 @@ class Resident:
         since: the time when it arrived there, in seconds since 1970.
         sends: the topics that it publishes to.
         heard: the time of its last message, in seconds since 1970; updated daily, so up to a day too early.
+        kind: `moving`, if it takes part in its moves, or `ordinary`.
+        keeps: of an ordinary client: whether its session outlives its connection; None: not known.
     """
 
     client: str
@@ -161,6 +166,8 @@ class Resident:
     since: float
     sends: tuple[str, ...] = ()
     heard: float = 0.0
+    kind: str = MOVING
+    keeps: bool | None = True
 
     @property
     def needs(self) -> set[str]:
@@ -289,6 +296,17 @@ class Registry:
         """The stray sessions of a client."""
         return [stray for stray in self.strays.values() if stray.client == client]
 
+    def ordinary_homes(self) -> list[tuple[str, str]]:
+        """The ordinary clients that were moved or are moving, with the brokers that the map must have.
+
+        A client that was sent away from home stays sent away until its move goes on.
+        """
+        return [
+            (one.client, one.broker)
+            for one in self.residents.values()
+            if one.kind == ORDINARY and one.client not in self._active
+        ]
+
     def is_moving(self, client: str) -> bool:
         """Whether a client has an active move, or a queue that is not forwarded yet."""
         return client in self._active or not all(stray.last for stray in self.strays_of(client))
@@ -313,7 +331,10 @@ class Registry:
         silent = [
             Forgotten(one.client, one.broker)
             for one in self.residents.values()
-            if one.heard < before and one.client not in under_way and self.number_of(one.client) <= clock
+            if one.kind == MOVING  # the map needs the others for ever
+            and one.heard < before
+            and one.client not in under_way
+            and self.number_of(one.client) <= clock
         ]
         numbers = [self.number_of(one.client) for one in silent]
         return [Floor(max(self.floor, *numbers)), *silent] if silent else []

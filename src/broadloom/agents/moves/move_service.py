@@ -13,24 +13,34 @@ from typing import Any, NamedTuple
 
 from broadloom.agents.moves.broker_sessions import MqttGateway
 from broadloom.agents.moves.client_links import ClientLinks, HeldLinks
+from broadloom.agents.moves.client_policy import MovePolicy
+from broadloom.agents.moves.client_router import HaproxyRouter
+from broadloom.agents.moves.control_codes import ClientKeys
 from broadloom.agents.moves.control_messages import is_text
 from broadloom.agents.moves.move_agent import MoveAgent, Timing
-from broadloom.agents.moves.move_registry import Move, MoveJournal
+from broadloom.agents.moves.move_registry import ORDINARY, Move, MoveJournal, Resident
 from broadloom.agents.moves.operator_api import HttpServer, OperatorApi
+from broadloom.agents.moves.ordinary_clients import ClientSight, OrdinaryMover
 from broadloom.agents.moves.traffic_summary import Site, watch_traffic
 from broadloom.checks import check_count, check_number
+from broadloom.deployment.fleet_file import is_loopback
+from broadloom.deployment.targets.haproxy_router import FOLDER, MAP_FILE, RELAY_PORT
 from broadloom.errors import InputError
 from broadloom.mqtt.endpoint import ANONYMOUS, Address, Login, read_secret
 from broadloom.mqtt.paho import need_paho
 from broadloom.storage import read_toml
 
 PORT = 8780
-_PARTS = {"journal", "port", "token_file", "login", "timing", "brokers", "links"}
-_BROKER = {"address", "agent_address", "place", "capacity"}
+_PARTS = {"journal", "port", "token_file", "login", "timing", "brokers", "links", "router", "policy"}
+_PARTS |= {"key_file", "authentication"}
+AUTHENTICATION = ("key", "broker")  # who authenticates control messages: the fleet's key, or the brokers
+_BROKER = {"address", "agent_address", "place", "capacity", "subscriptions"}
+_ROUTER = {"sockets", "map", "relay", "certificate", "key"}
 log = logging.getLogger("broadloom.agents.moves")
 
 PASSWORD, TOKEN = "BROADLOOM_AGENT_PASSWORD", "BROADLOOM_TOKEN"  # environment variables
-_LOGIN = {"user", "password_file", "ca", "certificate", "key"}
+KEY = "BROADLOOM_KEY"
+_LOGIN = {"user", "password_file", "ca", "certificate", "key", "plain"}
 
 
 class MoveService(NamedTuple):
@@ -48,6 +58,7 @@ def serving(
     links: ClientLinks | None = None,
     watch: Callable[[Move], None] = lambda _: None,
     hold: Callable[[AgentConfig], HeldLinks] | None = None,
+    see: Callable[[AgentConfig], ClientSight] | None = None,
 ) -> Iterator[MoveService]:
     """Run an agent and its API until the block ends.
 
@@ -57,6 +68,8 @@ def serving(
             without that section, links that carry everything to every broker.
         watch: called with each move that has reached a new state.
         hold: creates the links of a configuration with `[links]`: `broadloom.agents.links.embed_links`.
+        see: follows the brokers' lists of clients, for a configuration with `[router]`:
+            `broadloom.agents.links.watch_clients`.
 
     Raises:
         InputError: the configuration has links but `hold` is missing, or a port or journal is in use.
@@ -67,20 +80,45 @@ def serving(
     with ExitStack() as stack:  # stops whatever was started, in reverse order
         journal = MoveJournal(config.journal)
         stack.callback(journal.close)
-        gateway = MqttGateway(config.agent_addresses, config.login)
+        gateway = MqttGateway(config.agent_addresses, config.login, keys=config.keys)
         stack.callback(gateway.stop)
         held = None if links is not None or config.links is None else _configured_links(config, hold)
         if held is not None:
             links = held.links
             stack.callback(held.stop)
-        agent = MoveAgent(config.brokers, gateway, journal, links, config.timing, watch)
+        sight = None
+        mover = None
+        if config.router is not None:
+            if see is None:
+                raise InputError(f"{config.file} has [router], but `serving` was called without `see`")
+            sight = see(config)
+            mover = config.ordinary_mover()
+        agent = MoveAgent(
+            config.brokers,
+            gateway,
+            journal,
+            links,
+            config.timing,
+            watch,
+            mover,
+            sight,
+            config.agent_addresses,
+            config.keys,
+        )
+        if sight is not None and mover is not None:
+            sight.start()
+            stack.callback(sight.stop)
+            mover.start(agent.registry.ordinary_homes())
+            stack.callback(mover.stop)
         api = OperatorApi(
             agent,
-            lambda seconds: summarize(agent, config, seconds),
+            lambda seconds: summarize(agent, config, seconds, sight),
             list if held is None else held.down,
             list if held is None else held.families,
+            sight,
+            mover,
         )
-        server = _start_listening(api, config)
+        server = HttpServer(api, config.token, config.port)
         stack.callback(server.server_close)
         if held is not None:
             held.start(agent.stop)  # after the agent has requested the links of its clients
@@ -102,18 +140,13 @@ def _configured_links(config: AgentConfig, hold: Callable[[AgentConfig], HeldLin
     return hold(config)
 
 
-def _start_listening(api: OperatorApi, config: AgentConfig) -> HttpServer:
-    try:
-        return HttpServer(api, config.token, config.port)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or "not a port"
-        raise InputError(
-            f"the agent cannot listen at port {config.port}: {reason}; give another port"
-        ) from error
-
-
-def summarize(agent: MoveAgent, config: AgentConfig, seconds: float) -> dict[str, Any]:
+def summarize(
+    agent: MoveAgent, config: AgentConfig, seconds: float, sight: ClientSight | None = None
+) -> dict[str, Any]:
     """Count the messages that clients send in some seconds, at their brokers.
+
+    The broker's log file says who publishes what (mosquitto: `log_type debug`); the messages of a
+    `MovingClient` say it themselves.
 
     Returns:
         JSON values: `clients` (with broker and filters), `sent` (the messages of each), and `sites` (the
@@ -124,8 +157,18 @@ def summarize(agent: MoveAgent, config: AgentConfig, seconds: float) -> dict[str
     """
     known = agent.ask(lambda own: dict(own.registry.residents))
     residents = {name: one for name, one in known.items() if one.broker in config.brokers}
+    if config.policy is not None and sight is not None:
+        for seen in sight.clients():
+            if residents.get(seen.client) is None or residents[seen.client].kind == ORDINARY:
+                place = config.policy.place_of(seen.client)
+                filters = seen.own_filters()
+                residents[seen.client] = Resident(
+                    seen.client, seen.broker, filters, place, 0.0, (), 0.0, ORDINARY, seen.keeps
+                )
     homes = {name: one.broker for name, one in residents.items()}
-    sent = watch_traffic(config.agent_addresses, config.login, seconds, homes.get)
+    ordinary = {name for name, one in residents.items() if one.kind == ORDINARY}
+    logs = {name: config.logs_of(name) for name in config.brokers}
+    sent = watch_traffic(config.agent_addresses, config.login, seconds, homes.get, ordinary, logs)
     return {
         "clients": [asdict(one) for one in residents.values()],
         "sent": sent,
@@ -148,6 +191,10 @@ class AgentConfig:
         port: the port of the HTTP API on loopback.
         timing: the durations of steps.
         links: the section `[links]`; None: other links, such as bridges, carry everything to every broker.
+        router: the section `[router]`; None: only clients that take part are moved.
+        policy: the operator's consent to move ordinary clients.
+        keys: the keys of clients, from the fleet's key; None: brokers authenticate clients.
+        subscriptions: per broker, where its sessions are found: the path of `mosquitto.db` or of a log.
         file: the path of the configuration file.
     """
 
@@ -160,6 +207,10 @@ class AgentConfig:
     port: int = PORT
     timing: Timing = field(default_factory=Timing)
     links: Mapping[str, Any] | None = None
+    router: RouterConfig | None = None
+    policy: MovePolicy | None = None
+    keys: ClientKeys | None = None
+    subscriptions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     file: Path = Path("agent.toml")
 
     @classmethod
@@ -192,8 +243,102 @@ class AgentConfig:
             port=check_count(content.get("port", PORT), "port"),
             timing=_timing(part_of(content, "timing", file), str(file)),
             links=part_of(content, "links", file) if "links" in content else None,
+            router=_router(content, file) if "router" in content else None,
+            policy=_policy(content, file),
+            keys=_keys(content, file),
+            subscriptions={name: _sources(one, name, folder) for name, one in brokers.items()},
             file=file,
         )
+
+    def logs_of(self, broker: str) -> list[Path]:
+        """The log files of a broker among its sources of subscriptions."""
+        paths = [Path(one) for one in self.subscriptions.get(broker, ()) if "://" not in one]
+        return [path for path in paths if path.suffix != ".db"]
+
+    def ordinary_mover(self) -> OrdinaryMover:
+        """What moves ordinary clients.
+
+        Raises:
+            InputError: the configuration has no router, or a file of it cannot be used.
+        """
+        if self.router is None or self.policy is None:
+            raise InputError(f"{self.file} has no [router], which ordinary clients need; give one")
+        router = HaproxyRouter(self.router.sockets, self.router.map)
+        timing = self.timing
+        tls = self.router.tls
+        return OrdinaryMover(
+            self.policy, router, self.login, self.router.relay, tls, timing.ttl, timing.settle
+        )
+
+
+@dataclass(frozen=True)
+class RouterConfig:
+    """The section `[router]`.
+
+    Attributes:
+        sockets: the runtime sockets of the routers.
+        map: the map file.
+        relay: where the relay listens.
+        tls: certificate file and key file of the relay; None: plain text, on loopback only.
+    """
+
+    sockets: tuple[str, ...]
+    map: Path
+    relay: Address
+    tls: tuple[str, str] | None = None
+
+
+def _router(content: Mapping[str, Any], file: Path) -> RouterConfig:
+    section = part_of(content, "router", file)
+    where = f"{file} [router]"
+    check_names(section, _ROUTER, where)
+    folder = file.absolute().parent
+    sockets = section.get("sockets")
+    if not isinstance(sockets, list) or not sockets or not all(isinstance(one, str) for one in sockets):
+        raise InputError(f"{where}: sockets is {sockets!r:.60}; give a list of paths or host:port")
+    paths = tuple(one if ":" in one and "/" not in one else str(folder / one) for one in sockets)
+    certificate, key = (_path(section, name, folder) for name in ("certificate", "key"))
+    if (certificate is None) != (key is None):
+        raise InputError(f"{where}: certificate and key belong together; give both")
+    relay = Address.parse(text_of(section, "relay", f"127.0.0.1:{RELAY_PORT}"), what=f"{where}: relay")
+    if certificate is None and not is_loopback(relay.hostname):
+        raise InputError(f"{where}: relay {relay} is not on loopback; give certificate and key")
+    tls = (certificate, key) if certificate and key else None
+    return RouterConfig(paths, folder / text_of(section, "map", f"{FOLDER}/{MAP_FILE}"), relay, tls)
+
+
+def _policy(content: Mapping[str, Any], file: Path) -> MovePolicy | None:
+    if "router" not in content:
+        if "policy" in content:
+            raise InputError(f"{file} has a policy, but no [router], which ordinary clients need; give both")
+        return None
+    if "policy" not in content:
+        raise InputError(f"{file} has [router], but no policy; give the path of a policy file")
+    return MovePolicy.load(file.absolute().parent / text_of(content, "policy", ""))
+
+
+def _keys(content: Mapping[str, Any], file: Path) -> ClientKeys | None:
+    """The keys of clients, unless the brokers are said to authenticate them."""
+    mode = content.get("authentication", AUTHENTICATION[0])
+    if mode not in AUTHENTICATION:
+        raise InputError(f"{file}: authentication is {mode!r:.40}; give one of {', '.join(AUTHENTICATION)}")
+    if mode == "key":
+        try:
+            return ClientKeys(secret_of(content, "key_file", KEY, file.absolute().parent))
+        except InputError as error:
+            hint = 'or authentication = "broker" if the rules of brokers can be trusted'
+            raise InputError(f"{file}: {error}, {hint}") from error
+    if "key_file" in content:
+        raise InputError(f'{file} has key_file and authentication = "broker"; give one of them')
+    return None
+
+
+def _sources(section: Mapping[str, Any], name: str, folder: Path) -> tuple[str, ...]:
+    found = section.get("subscriptions", [])
+    sources = [found] if isinstance(found, str) else found
+    if not isinstance(sources, list) or not all(isinstance(one, str) and one for one in sources):
+        raise InputError(f"broker {name!r} has subscriptions {found!r:.60}; give a path, or a list of paths")
+    return tuple(one if "://" in one else str(folder / one) for one in sources)
 
 
 def _addresses(brokers: Mapping[str, Any], kind: str, file: Path) -> dict[str, Address]:
@@ -268,11 +413,18 @@ def login_of(
     """The login in a section, with paths relative to a folder; missing TLS files are those of `like`."""
     check_names(section, _LOGIN, where)
     ca, certificate, key = (_path(section, name, folder) for name in ("ca", "certificate", "key"))
+    plain = section.get("plain", False)
+    if not isinstance(plain, bool) or (plain and ca):
+        raise InputError(
+            f"{where}: plain is {plain!r:.40}; give true for plain text, without a ca, or leave it out"
+        )
     ca = ca or like.ca
+    if ca is None and not plain and like is ANONYMOUS:
+        ca = ""  # the certificates that the system trusts
     if certificate is None and key is None and like.certificate is not None:
         certificate, key = like.certificate
-    if (certificate is None) != (key is None) or (certificate and not ca):
-        raise InputError(f"{where}: certificate, key and ca belong together; give all three")
+    if (certificate is None) != (key is None) or (certificate and plain):
+        raise InputError(f"{where}: certificate and key belong together, and to TLS; give both")
     login = Login(ca=ca, certificate=(certificate, key) if certificate and key else None)
     try:
         login.tls()  # refuse unusable files before anything starts
@@ -282,8 +434,8 @@ def login_of(
         raise InputError(f"{where}: password_file requires a user; give both")
     password = secret_of(section, "password_file", variable, folder) if "user" in section else None
     user = text_of(section, "user", "") if "user" in section else None
-    if password and not ca:
-        log.warning("%s: the password is sent unencrypted, because ca is missing and TLS is off", where)
+    if password and ca is None:
+        log.warning("%s: the password is sent unencrypted, because plain is true", where)
     return replace(login, user=user, password=password)
 
 

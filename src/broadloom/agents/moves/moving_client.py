@@ -12,13 +12,15 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broadloom.agents.monitoring import RateLimitedLog
-from broadloom.agents.moves.broker_sessions import TOPIC
+from broadloom.agents.moves.broker_sessions import CODE, MARK, TOPIC
+from broadloom.agents.moves.control_codes import check_key, is_content_code, seal, unseal
 from broadloom.agents.moves.control_messages import (
     ACCEPT,
     AHEAD,
@@ -42,6 +44,7 @@ from broadloom.agents.moves.control_messages import (
     from_client,
     is_client_filter,
     is_client_topic,
+    is_move_id,
     parse,
     redirect_topic,
     to_client,
@@ -62,7 +65,7 @@ from broadloom.mqtt.paho import (
     subscription_options,
     user_properties,
 )
-from broadloom.mqtt.reserved_topics import CONTROL_ROOT, MESSAGE_ID
+from broadloom.mqtt.reserved_topics import CONTROL_ROOT, INTERNAL_PREFIX, MESSAGE_ID
 from broadloom.mqtt.topic_filters import QosFilters
 
 if TYPE_CHECKING:
@@ -130,6 +133,10 @@ class MovingClient:
         learn: whether it accepts addresses of unknown brokers from its home broker.
         patience: seconds for which it tries to connect to a foreign broker before it returns; less than half
             of the agent's `move`, or the move can have ended when it arrives.
+        key: its key, which `broadloom migrate key` prints, by which it and the agent know each other's
+            messages; None: brokers authenticate it, and their rules are trusted.
+        plain: whether it connects in plain text; otherwise TLS is used, by default with the certificates
+            that the system trusts.
 
     Example:
         >>> client = MovingClient("meter-1", {"rome": "10.0.0.1:8883", "oslo": "10.0.0.7:8883"}, "rome")
@@ -150,6 +157,8 @@ class MovingClient:
         identify: Identify = property_id,
         learn: bool = False,
         patience: float = CONNECT_SECONDS,
+        key: str | None = None,
+        plain: bool = False,
     ) -> None:
         self.name = check_client(name)
         check_instance(brokers, Mapping, "brokers", "give a dict of names and addresses")  # type: ignore[type-abstract]
@@ -161,9 +170,8 @@ class MovingClient:
                 raise InputError(f"{argument} is {shown(function)}; give a function")
         self._heard = heard
         self._policy = policy
-        self._login = (
-            Login() if login is None else check_instance(login, Login, "login", "give a broadloom.Login")
-        )
+        self._login = _with_tls(login, check_flag(plain, "plain"))
+        self._key = None if key is None else check_key(key)
         self._place = check_place(place)
         self._memory = None if memory is None else check_path(memory, "memory")
         self._identify = identify
@@ -444,10 +452,13 @@ class MovingClient:
     def _received(self, message: Any) -> None:
         user = dict(user_properties(message.properties))
         own, _, call = message.topic.rpartition("/")
-        if message.topic == redirect_topic(self.name):
-            if is_client_topic(topic := user.pop(TOPIC, "")):
+        if message.topic == redirect_topic(self.name) and MARK in user:
+            self._work.put(lambda: self._confirm(user[MARK]))
+        elif message.topic == redirect_topic(self.name):
+            topic = user.pop(TOPIC, "")
+            if is_client_topic(topic) and self._is_forwarded(topic, message.payload, user.pop(CODE, "")):
                 self._deliver(topic, message.payload, user)
-        elif not message.topic.startswith(f"{CONTROL_ROOT}/"):
+        elif not message.topic.startswith((INTERNAL_PREFIX, f"{CONTROL_ROOT}/")):
             self._deliver(message.topic, message.payload, user)
         elif own != to_client(self.name, call).rpartition("/")[0]:
             self._warnings.warn(
@@ -458,6 +469,15 @@ class MovingClient:
             )
         else:
             self._work.put(lambda: self._on_call(call, message.payload))
+
+    def _is_forwarded(self, topic: str, payload: bytes, code: str) -> bool:
+        """Whether the agent has forwarded a message, and not somebody else who can write to our topic."""
+        known = self._key is None or is_content_code(self._key, topic, payload, code)
+        if not known:
+            self._warnings.warn(
+                "unsigned", "client %s ignored a redirected message with a wrong code", self.name
+            )
+        return known
 
     def _deliver(self, topic: str, payload: bytes, user: Mapping[str, str]) -> None:
         """Pass a message to the application, if it is new."""
@@ -490,6 +510,8 @@ class MovingClient:
     def _on_call(self, call: str, payload: bytes) -> None:
         """Execute a control message of the agent, if it is valid."""
         try:
+            if self._key is not None:
+                payload = unseal(self._key, to_client(self.name, call), payload)
             if call == "move":
                 self._on_request(parse(MoveRequest, payload))
             elif call == "connect":
@@ -616,15 +638,32 @@ class MovingClient:
         message = Register(self.name, self._registered, self.home, filters, self._place)
         self._send_call("register", with_topics(message, tuple(self._sends)))
 
+    def _confirm(self, mark: str) -> None:
+        """Confirm that all redirected messages before a mark have arrived."""
+        if is_move_id(mark):
+            self._send_call("reply", Reply(self.name, self._next(), mark, "received"))
+
     def _send_call(self, call: str, message: Register | Reply) -> None:
         client = self._client
         if client is not None:
-            self._last_call = client, client.publish(from_client(self.name, call), dump(message), 1).mid
+            topic = from_client(self.name, call)
+            body = dump(message)
+            if self._key is not None:
+                body = seal(self._key, topic, body)
+            self._last_call = client, client.publish(topic, body, 1).mid
 
     def _next(self) -> int:
         with self._lock:
             self._number = max(self._number + 1, time.time_ns() - self._clock_ahead)
             return self._number
+
+
+def _with_tls(login: Login | None, plain: bool) -> Login:
+    """The login of a client, with TLS unless plain text is asked for."""
+    given = Login() if login is None else check_instance(login, Login, "login", "give a broadloom.Login")
+    if plain and given.ca is not None:
+        raise InputError("plain is true, but the login has a ca, which is for TLS; give one of them")
+    return given if plain or given.ca is not None else replace(given, ca="")
 
 
 class SeenMessages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import http.client
 import json
@@ -9,26 +10,31 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from heapq import nsmallest
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from broadloom._version import VERSION
+from broadloom.agents.http_server import ApiServer, Receive, Scope, Send
 from broadloom.agents.monitoring import CONTENT_TYPE, Family, exposition, labels
 from broadloom.agents.moves.move_agent import MoveAgent
 from broadloom.agents.moves.move_plans import MoveRefusedError
-from broadloom.agents.moves.move_registry import MoveState, Resident, resident_of
+from broadloom.agents.moves.move_registry import MOVING, ORDINARY, MoveState, Resident, resident_of
+from broadloom.agents.moves.ordinary_clients import ClientSight, OrdinaryMover
 from broadloom.agents.moves.traffic_summary import SentTraffic, Site
-from broadloom.errors import InputError, UnreachableError
+from broadloom.errors import InputError, StorageError, UnreachableError
+from broadloom.mqtt.endpoint import LAST_PORT, Address
 
 log = logging.getLogger("broadloom.agents.moves")
 
 LOOPBACK = "127.0.0.1"
 MOST_BYTES = 64 * 1024
-SECONDS = 30.0
+MOST_CONNECTIONS = 64
+MOST_AT_ONCE = 8  # requests that are answered at the same time
+SECONDS = 15.0  # for the body of a request
 PAGE = 1_000  # clients or moves per page
 NAMED = 10  # abandoned sessions listed in /health
 # Counts the messages of clients for some seconds; returns them with clients and brokers, as JSON values.
@@ -45,7 +51,7 @@ _MOVE = {
 }
 _CLIENT = {
     "type": "object",
-    "required": ["client", "broker", "filters", "place", "since", "sends", "heard"],
+    "required": ["client", "broker", "filters", "place", "since", "sends", "heard", "kind", "keeps"],
     "properties": {
         "client": _TEXT,
         "broker": _TEXT,
@@ -54,6 +60,8 @@ _CLIENT = {
         "since": _NUMBER,
         "sends": {"type": "array", "items": _TEXT},
         "heard": _NUMBER,
+        "kind": {"type": "string", "enum": [MOVING, ORDINARY]},
+        "keeps": {"type": ["boolean", "null"]},
     },
 }
 _COUNTS = {"type": "object", "additionalProperties": _COUNT}
@@ -64,12 +72,15 @@ _ABANDONED = {
 }
 _HEALTH = {
     "type": "object",
-    "required": ["clients", "strays", "abandoned", "abandoned_last", "moves", "refused", "links_down"],
+    "required": [
+        *("clients", "strays", "abandoned", "abandoned_last", "moves", "refused", "links_down", "problems"),
+    ],
     "properties": {
         **dict.fromkeys(("clients", "strays", "abandoned"), _COUNT),
         "abandoned_last": {"type": "array", "items": _ABANDONED},
         **dict.fromkeys(("moves", "refused"), _COUNTS),
         "links_down": {"type": "array", "items": _TEXT},
+        "problems": {"type": "array", "items": _TEXT},
     },
 }
 ANSWER_SECONDS, AGAIN_SECONDS, PATIENCE = 30.0, 0.2, 10.0
@@ -93,7 +104,11 @@ class OperatorApi:
         summarize: Summarize,
         down: Callable[[], list[str]] = list,
         families: Callable[[], list[Family]] = list,
+        sight: ClientSight | None = None,
+        mover: OrdinaryMover | None = None,
     ) -> None:
+        self._sight = sight
+        self._mover = mover
         self._agent = agent
         self._summarize = summarize
         self._down = down
@@ -121,7 +136,7 @@ class OperatorApi:
                 )
             case ("GET", "clients"):
                 after, limit = _page(body)
-                return 200, self._agent.ask(lambda own: _clients(own, after, limit))
+                return 200, self._clients(after, limit)
             case ("GET", "moves"):
                 after, limit = _page(body)
                 return 200, self._agent.ask(lambda own: _moves(own, after, limit))
@@ -136,8 +151,31 @@ class OperatorApi:
                 return 200, self._summarize(_seconds(body))
         raise _HttpError(404, f"{method} {path:.80} is not an operation; see /openapi.json")
 
+    def problem(self) -> str:
+        """Why nothing moves at the moment; empty: nothing is wrong."""
+        return self._agent.problem
+
     def _health(self) -> dict[str, Any]:
-        return self._agent.ask(_health) | {"links_down": self._down()}
+        health = self._agent.ask(_health) | {"links_down": self._down()}
+        if self._mover is not None:
+            relayed = {f"relay, {kind}": count for kind, count in self._mover.refused().items()}
+            health["refused"] = health["refused"] | relayed
+        seen = [] if self._sight is None else self._sight.problems()
+        return health | {"problems": [*([self._agent.problem] if self._agent.problem else ()), *seen]}
+
+    def _clients(self, after: str, limit: int) -> dict[str, Any]:
+        """A page of clients by name; a client that is forgotten meanwhile does not change the next page."""
+        known = self._agent.ask(lambda own: dict(own.registry.residents))
+        if self._sight is not None:
+            for seen in self._sight.clients():
+                if seen.client not in known:
+                    filters = seen.own_filters()
+                    known[seen.client] = Resident(
+                        seen.client, seen.broker, filters, None, 0.0, (), 0.0, ORDINARY, seen.keeps
+                    )
+        names = nsmallest(limit + 1, (name for name in known if name > after))
+        page = names[:limit]
+        return {"clients": [asdict(known[one]) for one in page], "next": page[-1] if names[limit:] else None}
 
 
 def _health(agent: MoveAgent) -> dict[str, Any]:
@@ -183,14 +221,6 @@ def _page(query: dict[str, Any]) -> tuple[str, int]:
     return query.get("after", ""), int(limit)
 
 
-def _clients(agent: MoveAgent, after: str, limit: int) -> dict[str, Any]:
-    """A page of clients by name; a client that is forgotten meanwhile does not change the next page."""
-    residents = agent.registry.residents
-    names = nsmallest(limit + 1, (name for name in residents if name > after))
-    page = names[:limit]
-    return {"clients": [asdict(residents[one]) for one in page], "next": page[-1] if names[limit:] else None}
-
-
 def _moves(agent: MoveAgent, after: str, limit: int) -> dict[str, Any]:
     """A page of moves, oldest first, and the last id if there is a next page."""
     moves = agent.registry.moves
@@ -225,100 +255,136 @@ def _seconds(body: dict[str, Any]) -> float:
     return float(seconds)
 
 
-class _ApiHandler(BaseHTTPRequestHandler):
-    """Checks host and token of a request, reads it, and writes the response."""
-
-    server: HttpServer
-    server_version, sys_version = "broadloom", ""
-    timeout = SECONDS
-
-    def do_GET(self) -> None:
-        """Answer a GET request."""
-        self._do("GET")
-
-    def do_POST(self) -> None:
-        """Answer a POST request."""
-        self._do("POST")
-
-    def _do(self, method: str) -> None:
-        try:
-            self._check_host()
-            self._check_token()
-            path, _, query = self.path.partition("?")
-            body = self._body(method)
-            arguments = dict(parse_qsl(query, keep_blank_values=True)) if method == "GET" else body
-            code, answer = self.server.api.answer(method, path, arguments)
-        except _HttpError as refused:
-            code, answer = refused.code, {"error": str(refused)}
-        except InputError as error:
-            code, answer = 400, {"error": str(error)}
-        except UnreachableError as error:
-            code, answer = 503, {"error": str(error)}
-        except Exception:
-            log.exception("a request failed")
-            code, answer = 500, {"error": "the agent failed; its log says why"}
-        self._write(code, answer)
-
-    def _check_host(self) -> None:
-        """Refuse requests that a foreign web page sends through a browser on this machine."""
-        host = self.headers.get("Host", "").rpartition(":")[0]
-        if host not in (LOOPBACK, "localhost"):
-            raise _HttpError(403, f"use the host name {LOOPBACK} or localhost")
-
-    def _check_token(self) -> None:
-        token = self.headers.get("Authorization", "").removeprefix("Bearer ").encode()
-        if not hmac.compare_digest(token, self.server.token):
-            raise _HttpError(401, "the token is missing or wrong; send Authorization: Bearer TOKEN")
-
-    def _body(self, method: str) -> dict[str, Any]:
-        length = self.headers.get("Content-Length", "0")
-        if not length.isdecimal() or len(length) > 9 or int(length) > MOST_BYTES:
-            raise _HttpError(413, f"the body has {length:.20} bytes; send at most {MOST_BYTES:,}")
-        data = self.rfile.read(int(length))
-        if method == "GET" or not data:
-            return {}
-        try:
-            body = json.loads(data)
-        except (ValueError, RecursionError):
-            body = None
-        if not isinstance(body, dict):
-            raise _HttpError(400, "the body is not a JSON object")
-        return body
-
-    def _write(self, code: int, answer: Any) -> None:
-        data = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", CONTENT_TYPE if isinstance(answer, str) else "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *values: Any) -> None:  # noqa: A002
-        """Log requests, without headers, at level DEBUG."""
-        log.debug(format, *values)
-
-
-class HttpServer(ThreadingHTTPServer):
-    """HTTP server of the API on loopback.
+class HttpServer:
+    """HTTP server of the API on loopback, in a thread; connections, requests and threads are bounded.
 
     Args:
         api: the operations.
         token: the token of operators.
         port: the port; 0: any free port.
-    """
 
-    daemon_threads = True
+    Raises:
+        InputError: the token is empty, or the port cannot be used.
+    """
 
     def __init__(self, api: OperatorApi, token: str, port: int = 0) -> None:
         if not token:
             raise InputError("the token is empty; give a random one")
-        self.api, self.token = api, token.encode()
-        super().__init__((LOOPBACK, port), _ApiHandler)
+        if not 0 <= port <= LAST_PORT:
+            raise InputError(f"the agent cannot listen at port {port}: not a port; give another port")
+        self._api = api
+        self._token = token.encode()
+        self._server = ApiServer(
+            self._handle,
+            Address(LOOPBACK, port),
+            None,
+            MOST_CONNECTIONS,
+            "the agent",
+            "give another port",
+            drop_idle=True,
+        )
+        self.server_port = self._server.port
+        self._workers = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="broadloom-api")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="broadloom-http", daemon=True)
+        self._is_started = threading.Event()
 
     def start(self) -> None:
         """Serve in a background thread."""
-        threading.Thread(target=self.serve_forever, name="broadloom-http", daemon=True).start()
+        self._thread.start()
+        self._is_started.wait()
+
+    def shutdown(self) -> None:
+        """Stop serving."""
+        if self._loop is not None and self._over is not None:
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join()
+
+    def server_close(self) -> None:
+        """Close the port, if it was never served."""
+        self._server.close()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        try:
+            await self._server.start()
+        finally:
+            self._is_started.set()
+        await self._over.wait()
+        await self._server.stop()
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request: an ASGI application."""
+        if scope["type"] != "http":
+            return
+        try:
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            self._check(headers)
+            body = await _read_body(headers, receive)
+            path, method = scope["path"], scope["method"]
+            if method == "GET":
+                body = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+            loop = asyncio.get_running_loop()
+            code, answer = await loop.run_in_executor(self._workers, self._api.answer, method, path, body)
+        except _HttpError as refused:
+            code, answer = refused.code, {"error": str(refused)}
+        except InputError as error:
+            code, answer = 400, {"error": str(error)}
+        except (UnreachableError, StorageError, TimeoutError) as error:
+            reason = str(error) or self._api.problem() or "the agent is busy"
+            code, answer = 503, {"error": reason}
+        except Exception:
+            log.exception("a request failed")
+            code, answer = 500, {"error": "the agent failed; its log says why"}
+        data = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+        kind = CONTENT_TYPE if isinstance(answer, str) else "application/json"
+        fields = (("content-type", kind), ("content-length", str(len(data))), ("cache-control", "no-store"))
+        pairs = [(name.encode(), value.encode()) for name, value in fields]
+        await send({"type": "http.response.start", "status": code, "headers": pairs})
+        await send({"type": "http.response.body", "body": data})
+
+    def _check(self, headers: dict[str, str]) -> None:
+        """Refuse requests without the token, and those of a foreign web page in a browser on this machine."""
+        host = headers.get("host", "").rpartition(":")[0]
+        if host not in (LOOPBACK, "localhost"):
+            raise _HttpError(403, f"use the host name {LOOPBACK} or localhost")
+        token = headers.get("authorization", "").removeprefix("Bearer ").encode("latin-1", "replace")
+        if not hmac.compare_digest(token, self._token):
+            raise _HttpError(401, "the token is missing or wrong; send Authorization: Bearer TOKEN")
+
+
+async def _read_body(headers: dict[str, str], receive: Receive) -> dict[str, Any]:
+    """The JSON object of a request, empty without one, within a size and a time."""
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or len(length) > 9 or int(length) > MOST_BYTES:
+        raise _HttpError(413, f"the body has {length:.20} bytes; send at most {MOST_BYTES:,}")
+    data = b""
+    try:
+        async with asyncio.timeout(SECONDS):
+            while True:
+                message = await receive()
+                data += message.get("body", b"")
+                if len(data) > MOST_BYTES:
+                    raise _HttpError(413, f"the body is too long; send at most {MOST_BYTES:,} bytes")
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    break
+    except TimeoutError as error:
+        raise _HttpError(408, "the body does not come") from error
+    if not data:
+        return {}
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise _HttpError(400, "the body is not a JSON object")
+    return body
 
 
 def _answer(text: str, schema: dict[str, Any]) -> dict[str, Any]:

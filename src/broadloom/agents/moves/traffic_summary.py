@@ -7,10 +7,11 @@ generating functions give the traffic matrix.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.agents.moves.control_messages import is_client_topic
 from broadloom.agents.moves.move_registry import Resident
 from broadloom.errors import UnreachableError
 from broadloom.model import MarketProblem
 from broadloom.mqtt.endpoint import Address, Login
-from broadloom.mqtt.paho import TICK, connect, new_client, stop_client, user_properties
+from broadloom.mqtt.paho import (
+    TICK,
+    connect,
+    new_client,
+    stop_client,
+    user_properties,
+)
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT, MESSAGE_ID, MOVE_AGENT
 from broadloom.mqtt.topic_filters import covers, is_wild
 from broadloom.storage import new_folder
@@ -35,6 +43,11 @@ if TYPE_CHECKING:
 UP_SECONDS = 30.0  # time limit for a broker to accept the agent
 log = logging.getLogger("broadloom.agents.moves")
 
+# Of a mosquitto with `log_type debug`, which it writes to files and not to topics.
+_LOGGED = re.compile(
+    r"\S+ Received PUBLISH from (?P<client>.+) "
+    r"\(d\d, q\d, r\d, m\d+, '(?P<topic>.*)', \.\.\. \((?P<size>\d+) bytes\)\)"
+)
 MOST_FLOWS = 2_000_000  # rows of a traffic matrix
 Rates = Mapping[tuple[str, str], float]
 
@@ -75,16 +88,21 @@ def watch_traffic(
     login: Login,
     seconds: float,
     home_of: Callable[[str], str | None],
+    ordinary: Container[str] = frozenset(),
+    logs: Mapping[str, Sequence[Path]] = {},
 ) -> list[SentTraffic]:
     """Count messages at all brokers for some seconds; a message counts at the home broker of its publisher.
 
-    The publisher is the part of the message id before the colon.
+    The publisher is the part of the message id before the colon, or, of messages without an id, what the log
+    file of the broker says.
 
     Args:
         addresses: the brokers' addresses.
         login: a login that can read all topics.
         seconds: the duration.
         home_of: returns the broker of a client; None: the client is unknown.
+        ordinary: the clients whose messages have no ids; the broker's log says what they publish.
+        logs: the log files of brokers.
 
     Raises:
         UnreachableError: a broker does not answer, so its clients cannot be counted.
@@ -106,8 +124,37 @@ def watch_traffic(
             stack.callback(stop_client, client)
             client.loop_start()
         _wait_until_up(clients)
+        ends = {path: _size(path) for paths in logs.values() for path in paths}
         time.sleep(seconds)
+        for broker, paths in logs.items():
+            tallies += [_logged_traffic(path, ends[path], broker, home_of, ordinary) for path in paths]
     return sorted((one for tally in tallies for one in tally.sent()), key=lambda one: one.at)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _logged_traffic(
+    path: Path, start: int, broker: str, home_of: Callable[[str], str | None], ordinary: Container[str]
+) -> TrafficTally:
+    """The messages of ordinary clients of a broker in its log, from a position on."""
+    tally = TrafficTally()
+    try:
+        with path.open("rb") as file:
+            file.seek(start if _size(path) >= start else 0)  # it can have been replaced
+            for line in file:
+                found = _LOGGED.fullmatch(line.decode(errors="replace").rstrip("\n"))
+                if found is None or found["client"] not in ordinary or not is_client_topic(found["topic"]):
+                    continue
+                if home_of(found["client"]) == broker:
+                    tally.add(SentTraffic(found["client"], time.time(), found["topic"], int(found["size"])))
+    except OSError as error:
+        log.warning("the log %s of broker %r cannot be read: %s", path, broker, error.strerror)
+    return tally
 
 
 def _wait_until_up(clients: Mapping[str, Client]) -> None:

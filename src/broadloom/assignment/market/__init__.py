@@ -7,7 +7,7 @@ from broadloom.assignment.market.market_optimum import IlpOptions, ilp
 from broadloom.assignment.market.market_search import MarketSearchOptions, broadloom
 from broadloom.assignment.market.migration import MigrationOptions, migration
 from broadloom.assignment.market.packing import MarketOptions, clustering, greedy_packing, random
-from broadloom.assignment.market.steiner_mixing import steiner_mixing
+from broadloom.assignment.market.steiner_mixing import MixingOptions, steiner_mixing
 from broadloom.model import Algorithm, MarketProblem
 
 __all__ = [
@@ -30,7 +30,7 @@ MARKET_ALGORITHMS: tuple[Algorithm, ...] = (
         "greedy-packing", "5, Alg. 1", "each user to the cheapest broker with spare capacity", greedy_packing
     ),
     _market("clustering", "5, Alg. 2", "users with much traffic between them share a broker", clustering),
-    _market("steiner-mixing", "5, Alg. 3", "draw from one tree per publisher and channel", steiner_mixing),
+    _market("steiner-mixing", "5, Alg. 3", "draw from one tree per channel", steiner_mixing, MixingOptions),
     _market(
         "migration",
         "5, IV-C",

@@ -85,7 +85,10 @@ class IlpOptions(MarketOptions):
 
 
 def ilp(problem: MarketProblem, options: IlpOptions, seed: int) -> MarketResult:  # noqa: ARG001
-    """The assignment of least cost, or the best one found before a limit; with a proven lower bound."""
+    """The assignment of least cost, or the best one found before a limit; with a proven lower bound.
+
+    Reference: Zhao and Wu, SECON 2011 (paper 5), section II-B.
+    """
     from scipy.optimize import milp
 
     check_capacities(problem)

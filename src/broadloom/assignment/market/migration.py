@@ -74,7 +74,10 @@ class MigrationOptions(MarketOptions):
 
 
 def migration(problem: MarketProblem, options: MigrationOptions, seed: int) -> MarketResult:
-    """Move users until no user gains."""
+    """Move users until no user gains.
+
+    Reference: Zhao and Wu, SECON 2011 (paper 5), section IV-C.
+    """
     check_capacities(problem)
     core = core_of(problem, options.core)
     ledger = open_ledger(problem, _start(problem, options, seed), core)

@@ -32,7 +32,10 @@ class MarketOptions:
 
 
 def random(problem: MarketProblem, options: MarketOptions, seed: int) -> MarketResult:
-    """Each user, in order, to a uniformly random broker with enough spare capacity."""
+    """Each user, in order, to a uniformly random broker with enough spare capacity.
+
+    Reference: Zhao and Wu, SECON 2011 (paper 5), section VI-B.
+    """
     check_capacities(problem)
     chance = np.random.default_rng(seed).random(problem.user_count)
     drawn = _pack_at_random(traffic_of(problem), chance)
@@ -40,7 +43,10 @@ def random(problem: MarketProblem, options: MarketOptions, seed: int) -> MarketR
 
 
 def greedy_packing(problem: MarketProblem, options: MarketOptions, seed: int) -> MarketResult:  # noqa: ARG001
-    """Each user, largest demand first, to the cheapest broker with enough spare capacity."""
+    """Each user, largest demand first, to the cheapest broker with enough spare capacity.
+
+    Reference: Zhao and Wu, SECON 2011 (paper 5), Alg. 1.
+    """
     return MarketResult(problem, greedy_assignment(problem), options.core)
 
 
@@ -52,7 +58,10 @@ def greedy_assignment(problem: MarketProblem) -> NDArray[np.int32]:
 
 
 def clustering(problem: MarketProblem, options: MarketOptions, seed: int) -> MarketResult:  # noqa: ARG001
-    """Each broker gets the two users of the highest ratio; each other user, the broker of highest ratio."""
+    """Each broker gets the two users of the highest ratio; each other user, the broker of highest ratio.
+
+    Reference: Zhao and Wu, SECON 2011 (paper 5), Alg. 2.
+    """
     check_capacities(problem)
     traffic = traffic_of(problem)
     clustered = _join_clusters(traffic, _seed_pairs(traffic))

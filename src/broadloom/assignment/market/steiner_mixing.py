@@ -1,12 +1,16 @@
-"""Steiner mixing (paper 5, IV-B): one tree per publisher and channel, then one broker drawn for each user.
+"""Steiner mixing (paper 5, IV-B): one tree per channel, then one broker drawn for each user.
 
-Phase 1 is Algorithm 3 for each channel: publishers that enter the core at the same broker share a tree. From
-its entry on, a tree repeatedly adds the user with the cheapest path from any broker in the tree. The last
-broker of the path joins the tree. Phase 2 draws each user's broker in proportion to the traffic that the
-trees put on its links, among the brokers with enough spare capacity; a user without such traffic gets the
-nearest of them.
+Phase 1 is Algorithm 3 for each channel. From its entry on, a tree repeatedly adds the user with the cheapest
+path from any broker in the tree. The last broker of the path joins the tree. By default a channel has one
+tree with all its publishers and readers, which starts at the publisher with the highest rate: the paper says
+that a user has at most one broker per channel. With `trees="publisher"` each publisher has a tree in each
+channel, as the description of phase 1 says; publishers that enter the core at the same broker share one.
+Phase 2 draws each user's broker in proportion to the traffic that the trees put on its links, among the
+brokers with enough spare capacity; a user without such traffic gets the nearest of them.
 Phase 3 is the option `core`.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +22,38 @@ from broadloom.assignment.market.packing import (
     complete_assignment,
     largest_first,
 )
+from broadloom.checks import check_choice
 from broadloom.kernels import kernel
 from broadloom.model import PRICE_TOLERANCE, MarketProblem
 from broadloom.plans import MarketResult
 
+TREES = ("channel", "publisher")
+ChannelLinks = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class MixingOptions(MarketOptions):
+    """Options of steiner-mixing.
+
+    Attributes:
+        core: as for every algorithm.
+        trees: "channel": one tree per channel; "publisher": one tree per publisher and channel.
+    """
+
+    trees: str = "channel"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self.trees, "trees", TREES)
+
 
 def steiner_mixing(problem: MarketProblem, options: MarketOptions, seed: int) -> MarketResult:
-    """The assignment after all three phases."""
-    return draw_brokers(problem, options, seed, access_weights(problem))
+    """The assignment after all three phases.
+
+    Reference: Zhao and Wu, SECON 2011 (paper 5), section IV-B and Algorithm 3.
+    """
+    trees = options.trees if isinstance(options, MixingOptions) else TREES[0]
+    return draw_brokers(problem, options, seed, access_weights(problem, trees))
 
 
 def draw_brokers(
@@ -38,12 +66,12 @@ def draw_brokers(
     return MarketResult(problem, complete_assignment(problem, drawn), options.core)
 
 
-def access_weights(problem: MarketProblem) -> NDArray[np.float64]:
+def access_weights(problem: MarketProblem, trees: str = "channel") -> NDArray[np.float64]:
     """Phase 1: the traffic that all trees put on the link of each user to each broker, (users, brokers)."""
     paths = cheapest_paths(problem.access, problem.core)
     weights = np.zeros(problem.access.shape)
     for rates, wants in zip(problem.rates.T, problem.wants.T, strict=True):
-        user, broker, weight = channel_weights(rates, wants, problem.access, *paths)
+        user, broker, weight = channel_weights(rates, wants, problem.access, *paths, trees)
         weights[user, broker] += weight
     return weights
 
@@ -54,12 +82,15 @@ def channel_weights(
     access: NDArray[np.float64],
     path_price: NDArray[np.float64],
     last_broker: NDArray[np.int32],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    trees: str = "channel",
+) -> ChannelLinks:
     """Phase 1 for one channel: the rate of each user, whether it wants the channel, and the cheapest paths.
 
     Returns:
         The links that the channel's trees use, each once: user, broker, and the traffic.
     """
+    if trees == "channel":
+        return _one_tree(rates, wants, access, path_price, last_broker)
     senders, readers = np.flatnonzero(rates), np.flatnonzero(wants)
     entry, entering = np.full(len(access), -1), np.zeros(access.shape[1])
     entry[senders] = _entry_brokers(senders, readers, access, path_price)
@@ -73,6 +104,28 @@ def channel_weights(
         np.concatenate([broker, entry[others]]),
         np.concatenate([of_readers[reader, broker], rates[others]]),
     )
+
+
+def _one_tree(
+    rates: NDArray[np.float64],
+    wants: NDArray[np.bool_],
+    access: NDArray[np.float64],
+    path_price: NDArray[np.float64],
+    last_broker: NDArray[np.int32],
+) -> ChannelLinks:
+    """One tree over all publishers and readers of a channel, from the publisher with the highest rate."""
+    senders, readers = np.flatnonzero(rates), np.flatnonzero(wants)
+    if len(senders) == 0:
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
+    first = int(senders[rates[senders].argmax()])
+    entry = int(_entry_brokers(np.array([first]), readers, access, path_price)[0])
+    others = np.flatnonzero((rates > 0) | wants)
+    others = others[others != first]
+    near, over = (np.ascontiguousarray(array[others].T) for array in (path_price, last_broker))
+    members = np.append(others, first)
+    brokers = np.append(_grow_tree(entry, near, over).astype(np.int64), entry)
+    received = np.where(wants[members], rates.sum() - rates[members], 0.0)
+    return members, brokers, rates[members] + received
 
 
 @kernel

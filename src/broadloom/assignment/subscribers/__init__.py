@@ -14,6 +14,7 @@ from broadloom.assignment.subscribers.annealing import (
 )
 from broadloom.assignment.subscribers.content_filters import Filters, around_members, as_tuples
 from broadloom.assignment.subscribers.greedy_assignment import (
+    GrOptions,
     OrderOptions,
     balance,
     closest,
@@ -36,6 +37,7 @@ from broadloom.assignment.subscribers.slp import SlpOptions, slp, slp1
 __all__ = [
     "AnnealingOptions",
     "Filters",
+    "GrOptions",
     "KindShares",
     "OrderOptions",
     "SlpOptions",

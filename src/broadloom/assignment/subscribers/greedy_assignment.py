@@ -35,7 +35,7 @@ from broadloom.assignment.subscribers.load_flow import (
     max_flow,
     spread,
 )
-from broadloom.checks import check_flag
+from broadloom.checks import check_choice, check_flag
 from broadloom.errors import InternalError
 from broadloom.kernels import kernel
 from broadloom.model import AssignmentProblem, DensityArrays, NoOptions, measure_of
@@ -59,23 +59,63 @@ class OrderOptions:
         check_flag(self.shuffle, "option shuffle")
 
 
-def gr(problem: AssignmentProblem, options: OrderOptions, seed: int) -> AssignmentResult:
-    """Each subscriber in turn to the candidate whose filters grow least."""
+# What Gr does with a subscriber whose candidates are all full: overload one of them, or remove a random
+# subscriber from each and assign these next, or after all others.
+MAKE_ROOM = ("no", "next", "later")
+# The most removals, as a multiple of the number of subscribers.
+REMOVALS = 20
+
+
+@dataclass(frozen=True)
+class GrOptions(OrderOptions):
+    """Options of Gr.
+
+    Attributes:
+        shuffle: as for Gr*.
+        make_room: if all candidates of a subscriber are full at `beta_max`: "no", one of them is overloaded;
+            "next" or "later", a random subscriber is removed from each, and assigned again next, or after all
+            others. These are the variants that section VI tries; after 20 removals per subscriber they
+            overload, too.
+    """
+
+    make_room: str = "no"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self.make_room, "make_room", MAKE_ROOM)
+
+
+def gr(problem: AssignmentProblem, options: GrOptions, seed: int) -> AssignmentResult:
+    """Each subscriber in turn to the candidate whose filters grow least.
+
+    Reference: Yu, Agarwal and Yang, ICDE 2011 (paper 4), section III.
+    """
+    if options.make_room != "no":
+        return _making_room(problem, options, seed)
     return _raising_beta(problem, candidates_in_time(problem), _order(problem, options, seed), adaptive=False)
 
 
 def gr_star(problem: AssignmentProblem, options: OrderOptions, seed: int) -> AssignmentResult:
-    """As Gr, but those with the fewest candidates that are not full first."""
+    """As Gr, but those with the fewest candidates that are not full first.
+
+    Reference: Yu, Agarwal and Yang, ICDE 2011 (paper 4), section III.
+    """
     return _raising_beta(problem, candidates_in_time(problem), _order(problem, options, seed), adaptive=True)
 
 
 def gr_no_latency(problem: AssignmentProblem, options: OrderOptions, seed: int) -> AssignmentResult:
-    """As Gr, with every leaf broker as a candidate: the bandwidth if latency did not count."""
+    """As Gr, with every leaf broker as a candidate: the bandwidth if latency did not count.
+
+    Reference: Yu, Agarwal and Yang, ICDE 2011 (paper 4), section VI.
+    """
     return _raising_beta(problem, all_leaves(problem), _order(problem, options, seed), adaptive=False)
 
 
 def balance(problem: AssignmentProblem, options: NoOptions, seed: int) -> AssignmentResult:  # noqa: ARG001
-    """The least possible load balance factor within the latency bounds, by max-flow."""
+    """The least possible load balance factor within the latency bounds, by max-flow.
+
+    Reference: Yu, Agarwal and Yang, ICDE 2011 (paper 4), section VI.
+    """
     candidates = candidates_in_time(problem)
     factor, flow = least_lbf(problem, candidates)
     broker_of = spread(candidates, flow)
@@ -84,13 +124,19 @@ def balance(problem: AssignmentProblem, options: NoOptions, seed: int) -> Assign
 
 
 def closest_unbalanced(problem: AssignmentProblem, options: NoOptions, seed: int) -> AssignmentResult:  # noqa: ARG001
-    """Each subscriber to the leaf broker of the least last hop, regardless of load."""
+    """Each subscriber to the leaf broker of the least last hop, regardless of load.
+
+    Reference: Yu, Agarwal and Yang, ICDE 2011 (paper 4), section VI.
+    """
     unlimited = np.full(problem.broker_count, problem.subscriber_count, np.int64)
     return _to_nearest(problem, unlimited)
 
 
 def closest(problem: AssignmentProblem, options: NoOptions, seed: int) -> AssignmentResult:  # noqa: ARG001
-    """Each subscriber to the nearest leaf broker that is not full at `beta_max`."""
+    """Each subscriber to the nearest leaf broker that is not full at `beta_max`.
+
+    Reference: Yu, Agarwal and Yang, ICDE 2011 (paper 4), section VI.
+    """
     return _to_nearest(problem, load_limits(problem, problem.beta_max))
 
 
@@ -162,6 +208,16 @@ def _raising_beta(
             break
     notes = {"beta": beta, "stranded": run.stranded}
     return AssignmentResult(problem, run.broker_of.astype(np.int32), as_tuples(run.filters), notes=notes)
+
+
+def _making_room(problem: AssignmentProblem, options: GrOptions, seed: int) -> AssignmentResult:
+    """Gr at `beta_max`, with removals from full brokers."""
+    state, filters = _new_state(problem, candidates_in_time(problem), load_limits(problem, problem.beta_max))
+    order = _order(problem, options, seed)
+    chance = np.random.default_rng([seed, 1]).random(REMOVALS * len(order))
+    broker_of, stranded, removed = _assign_making_room(state, order, options.make_room == "next", chance)
+    notes = {"beta": problem.beta_max, "stranded": stranded, "removed": removed}
+    return AssignmentResult(problem, broker_of.astype(np.int32), as_tuples(filters), notes=notes)
 
 
 def guarded_greedy(
@@ -241,6 +297,20 @@ def run_greedy(
         flow: a complete max-flow that guards the choices; it is changed.
         filters: the filters to start from; they are changed.
     """
+    state, filters = _new_state(problem, candidates, limit, filters)
+    by_group = np.argsort(candidates.group[rules.order], kind="stable")
+    guard = _NO_FLOW if flow is None else flow
+    broker_of, stranded, refused = _assign_all(state, rules, by_group, guard)
+    return GreedyRun(broker_of, filters, stranded, refused)
+
+
+def _new_state(
+    problem: AssignmentProblem,
+    candidates: CandidateBrokers,
+    limit: NDArray[np.int64],
+    filters: Filters | None = None,
+) -> "tuple[_GreedyState, Filters]":
+    """The state before the first subscriber, and its filters."""
     n, alpha, d = problem.broker_count, problem.alpha, problem.dimensions
     if filters is None:
         filters = empty_filters(n, alpha, d)
@@ -254,10 +324,7 @@ def run_greedy(
         np.zeros(len(candidates.brokers), np.bool_),
         GrowingFilters(arrays.density, arrays.parent, filters, scratch),
     )
-    by_group = np.argsort(candidates.group[rules.order], kind="stable")
-    guard = _NO_FLOW if flow is None else flow
-    broker_of, stranded, refused = _assign_all(state, rules, by_group, guard)
-    return GreedyRun(broker_of, filters, stranded, refused)
+    return state, filters
 
 
 class _GreedyState(NamedTuple):
@@ -329,6 +396,65 @@ def _assign_all(
             else:
                 heapq.heappop(queue)
     return broker_of, stranded, refused
+
+
+@kernel
+def _assign_making_room(
+    state: _GreedyState, order: NDArray[np.int64], again_next: bool, chance: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], int, int]:
+    """Assign all subscribers, with at most one removal per number in `chance`.
+
+    Returns:
+        The broker of each subscriber, the number of those that overload one, and the number of removals.
+    """
+    candidates, limit, load = state.candidates, state.limit, state.load
+    m = len(order)
+    broker_of = np.full(m, -1, np.int64)
+    held = np.full((len(limit), limit.max() + 1 if len(limit) else 1), -1, np.int64)
+    waiting = np.empty(m + len(chance), np.int64)
+    waiting[:m] = order
+    removed_next = np.empty(m, np.int64)
+    first = 0
+    last = m
+    top = 0
+    stranded = 0
+    removed = 0
+    while top > 0 or first < last:
+        if top > 0:
+            top -= 1
+            j = removed_next[top]
+        else:
+            j = waiting[first]
+            first += 1
+        b = _cheapest(state, j, False)
+        if b < 0:
+            g = candidates.group[j]
+            for p in range(candidates.start[g], candidates.start[g + 1]):
+                full = candidates.brokers[p]
+                if removed == len(chance) or load[full] == 0 or load[full] > limit[full]:
+                    continue
+                at = int(chance[removed] * load[full])
+                other = held[full, at]
+                load[full] -= 1
+                held[full, at] = held[full, load[full]]
+                broker_of[other] = -1
+                removed += 1
+                if again_next:
+                    removed_next[top] = other
+                    top += 1
+                else:
+                    waiting[last] = other
+                    last += 1
+            b = _cheapest(state, j, False)
+        if b < 0:
+            b = _cheapest(state, j, True)
+            stranded += 1
+        if load[b] < held.shape[1]:
+            held[b, load[b]] = j
+        load[b] += 1
+        broker_of[j] = b
+        grow_path(state.growing, b, state.arrays.lo[j], state.arrays.hi[j], np.inf, True)
+    return broker_of, stranded, removed
 
 
 @kernel

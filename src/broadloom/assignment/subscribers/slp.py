@@ -7,6 +7,7 @@ candidates of a subscriber: they are relaxed by the least growth at which loads 
 greedy assignment continues from there.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -52,7 +53,6 @@ from broadloom.assignment.subscribers.load_flow import (
     spread,
 )
 from broadloom.checks import check_count, check_flag, check_number
-from broadloom.errors import InputError
 from broadloom.kernels import kernel
 from broadloom.model import AssignmentProblem, DensityArrays, measure_of
 from broadloom.plans import AssignmentResult
@@ -109,7 +109,10 @@ class SlpOptions:
 
 
 def slp1(problem: AssignmentProblem, options: SlpOptions, seed: int) -> AssignmentResult:
-    """One linear program over all leaf brokers; inner brokers get filters around those below."""
+    """One linear program over all leaf brokers; inner brokers get filters around those below.
+
+    Reference: Yu, Agarwal and Yang, ICDE 2011 (paper 4), section IV.
+    """
     rng = np.random.default_rng(seed)
     candidates = candidates_in_time(problem)
     beta, notes = feasible_beta(problem, candidates)
@@ -127,18 +130,19 @@ def slp1(problem: AssignmentProblem, options: SlpOptions, seed: int) -> Assignme
 
 
 def slp(problem: AssignmentProblem, options: SlpOptions, seed: int) -> AssignmentResult:
-    """From the top of the tree down: a linear program among the children of each broker."""
+    """From the top of the tree down: a linear program among the children of each broker.
+
+    Reference: Yu, Agarwal and Yang, ICDE 2011 (paper 4), section V.
+    """
     if problem.is_one_level or problem.subscriber_count == 0:
         return slp1(problem, options, seed)
-    if options.literal:
-        raise InputError(
-            "slp cannot be literal with several levels of brokers: the paper does not define the latency and "
-            "the load of inner brokers; leave literal out, or choose slp1"
-        )
     rng = np.random.default_rng(seed)
     candidates = candidates_in_time(problem)
     beta, notes = feasible_beta(problem, candidates)
     limit = load_limits(problem, beta)
+    if options.literal:
+        assigned, printed_notes = _divide_as_printed(problem, candidates, (beta, limit), options, rng)
+        return _result(problem, candidates, assigned, notes | printed_notes)
     phi, program_notes = _top_down(problem, candidates, limit, options, rng)
     assigned = _best_inside(problem, candidates, limit, phi, None, rng)
     return _result(problem, candidates, assigned, notes | program_notes)
@@ -212,14 +216,26 @@ def _few_filters(problem: AssignmentProblem, phi: PreliminaryFilters) -> Filters
 
 
 def _by_max_flow(
-    problem: AssignmentProblem, candidates: CandidateBrokers, phi: PreliminaryFilters
+    problem: AssignmentProblem,
+    candidates: CandidateBrokers,
+    phi: PreliminaryFilters,
+    limits: Iterable[NDArray[np.int64]] | None = None,
 ) -> tuple[BrokersAndFilters, int]:
-    """The assignment as printed: max-flow to brokers whose filters cover, all others to any candidate."""
+    """The assignment as printed: max-flow to brokers whose filters cover, all others to any candidate.
+
+    Args:
+        problem: the problem.
+        candidates: the candidate brokers of each subscriber.
+        phi: the preliminary filters.
+        limits: the limits to try, one after another; None: from `beta` to `beta_max`.
+    """
+    if limits is None:
+        limits = (load_limits(problem, beta) for beta in rising_betas(problem))
     inside = least_levels(arrays_of(problem), candidates, phi, THETA[:1]) == 0
     is_covered = np.flatnonzero(inside.any(axis=1))
     open_to = candidates_from_matrix(inside[is_covered], np.arange(problem.broker_count, dtype=np.int32))
-    for beta in rising_betas(problem):
-        flow, unplaced, _ = max_flow(open_to, load_limits(problem, beta))
+    for limit in limits:
+        flow, unplaced, _ = max_flow(open_to, limit)
         if unplaced == 0:
             break
     broker_of = np.full(problem.subscriber_count, -1, np.int64)
@@ -308,6 +324,45 @@ def _top_down(
     start_of = np.concatenate(([0], np.cumsum([len(boxes) for boxes in lo])))
     phi = PreliminaryFilters(np.concatenate(lo), np.concatenate(hi), start_of)
     return phi, _program_notes(all_sampled)
+
+
+def _divide_as_printed(
+    problem: AssignmentProblem,
+    candidates: CandidateBrokers,
+    least: tuple[float, NDArray[np.int64]],
+    options: SlpOptions,
+    rng: np.random.Generator,
+) -> tuple[BrokersAndFilters, dict[str, Any]]:
+    """SLP as printed (section V): SLP1 divides the subscribers of each broker among its children, top down.
+
+    The paper leaves the latency and the load of inner brokers to a technical report; here they are those of
+    `_among_children`. `least` is the load balance factor that can be met, and its limits.
+    """
+    beta, limit = least
+    broker_of = np.full(problem.subscriber_count, -1, np.int64)
+    below = {-1: np.arange(problem.subscriber_count)}
+    all_sampled: list[SampledFilters] = []
+    unplaced = 0
+    for parent in (-1, *map(int, problem.top_down[~problem.is_leaf[problem.top_down]])):
+        children, subscribers = np.flatnonzero(problem.broker_parent == parent), below.pop(parent)
+        part, part_candidates, part_limit = _among_children(problem, candidates, limit, subscribers, children)
+        child_of = np.zeros(len(subscribers), np.int64)
+        if len(subscribers) and len(children) > 1:
+            sampled = filter_assign(_level(part, part_candidates, part_limit), options, rng)
+            rising = (
+                np.floor(part_limit * max(one / beta, 1.0)).astype(np.int64) for one in rising_betas(problem)
+            )
+            (child_of, _), missed = _by_max_flow(part, part_candidates, sampled.phi, rising)
+            unplaced += missed
+            all_sampled.append(sampled)
+        for i, child in enumerate(children):
+            mine = subscribers[child_of == i]
+            if problem.is_leaf[child]:
+                broker_of[mine] = child
+            else:
+                below[int(child)] = mine
+    notes = _program_notes(all_sampled) | {"unplaced": unplaced}
+    return (broker_of, tight_filters(problem, broker_of)), notes
 
 
 def _among_children(

@@ -59,20 +59,21 @@ _ACL_RULES = """\
 # Put these lines at the end of each broker's acl_file. Each client logs in with its own name: the listener of
 # clients has `use_username_as_clientid true`, and the agent has a separate listener without it.
 user {agent}
-topic readwrite {root}/#
+topic readwrite {own}from/#
 topic readwrite {own}to/#
 topic read #
+topic read $SYS/#
 
 # Links carry all other topics, and messages of their agents, which no `#` of another client matches.
 user {links}
 topic readwrite #
 topic readwrite {own}#
 topic deny {root}/#
+topic deny {own}from/#
 topic deny {own}to/#
 
 # A client sends only under its own name, and receives only what is addressed to it.
-pattern write {root}/from/%u/+
-pattern read {root}/to/%u/+
+pattern write {own}from/%u/+
 pattern read {own}to/%u/+
 """
 

@@ -6,26 +6,32 @@ report a corrupt record only if every column is used.
 
 from __future__ import annotations
 
-import gzip
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from itertools import groupby
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from broadloom.errors import InputError, MissingExtraError
 from broadloom.formats import PAGE
 from broadloom.model import Reason
 from broadloom.pipeline.ingest.raw_sources import (
     DUMPS,
     FURTHER,
+    HIVE_NULL,
+    SPARK_TABLES,
     RawFile,
     columns_for,
     columns_of,
     further_columns,
     separator,
 )
+from broadloom.storage import unpack
 
 RAW = "raw"
 SOURCE = "source"
@@ -33,6 +39,12 @@ REASON = "reason"
 # The reasons of lines that are not rows (headers and page descriptions); they are counted but not kept.
 HEADER = "header"
 NOT_ROWS = (HEADER, PAGE)
+
+# The setting that brings Spark a table format, from Maven.
+PACKAGES = {
+    "delta": "spark.jars.packages=io.delta:delta-spark_2.13:<version>",
+    "iceberg": "spark.jars.packages=org.apache.iceberg:iceberg-spark-runtime-<Spark>_2.13:<version>",
+}
 
 _LINE = "line"
 _CELLS = "cells"
@@ -60,6 +72,7 @@ def read_files(spark: SparkSession, files: Iterable[RawFile]) -> DataFrame:
     A row without a reason has all required columns of its table, in their types.
     """
     readers = {"csv": _csv, "jsonl": _json_lines, "parquet": _parquet, "dump": _dumps}
+    readers |= dict.fromkeys(SPARK_TABLES, _spark_table)
     groups = groupby(sorted(files, key=_shape), key=_shape)
     parts = [readers[shape[0]](spark, list(group)) for shape, group in groups]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
@@ -73,9 +86,11 @@ def first_fault(faults: Iterable[Fault]) -> Column:
     return chain
 
 
-def _shape(file: RawFile) -> tuple[str, str, tuple[str, ...]]:
+def _shape(file: RawFile) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
     """The key by which files are grouped; the files of a group are read together."""
-    return ("dump" if file.reader in DUMPS else file.reader, file.header, file.names)
+    if file.reader in SPARK_TABLES:
+        return (file.reader, str(file.path), (), ())
+    return ("dump" if file.reader in DUMPS else file.reader, file.header, file.names, file.partitions)
 
 
 def _lines(spark: SparkSession, files: list[RawFile]) -> DataFrame:
@@ -147,7 +162,47 @@ def _json_lines(spark: SparkSession, files: list[RawFile]) -> DataFrame:
 
 def _parquet(spark: SparkSession, files: list[RawFile]) -> DataFrame:
     """Parquet files with the same columns; the quarantine shows a row as JSON."""
-    table = spark.read.parquet(*(str(one.path) for one in files))
+    # Each file is a path of its own, so that Spark sees no partitions; `_typed` reads those from the path.
+    table = spark.read.option("recursiveFileLookup", "true").parquet(*(str(one.path) for one in files))
+    return _frame_rows(table, files[0], sf.col("_metadata.file_path"))
+
+
+def _spark_table(spark: SparkSession, files: list[RawFile]) -> DataFrame:
+    """A table that Spark reads by itself; the quarantine shows a row as JSON."""
+    [one] = files
+    name = str(one.path)
+    return _frame_rows(spark_frame(spark, one.reader, name), one, sf.lit(f"{one.reader}:{name}"))
+
+
+def spark_frame(spark: SparkSession, form: str, name: str) -> DataFrame:
+    """A table of Spark's catalog ("table"), or the folder of a table format ("delta", "iceberg").
+
+    Raises:
+        InputError: there is no such table.
+        MissingExtraError: Spark has no package for the format.
+    """
+    try:
+        frame = spark.table(name) if form == "table" else spark.read.format(form).load(name)
+        frame.columns  # noqa: B018 - Spark Connect looks for the table only now
+        return frame
+    except (PySparkException, Py4JError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        if "DATA_SOURCE_NOT_FOUND" in str(error):
+            raise MissingExtraError(
+                f"{name} is a table of {form}, and Spark has no package for it; "
+                f"add --conf {PACKAGES.get(form)}, or spark.jars with its jar"
+            ) from error
+        raise InputError(f"{form}:{name} cannot be read: {reason}") from error
+
+
+def spark_columns(spark: SparkSession, form: str, name: str) -> tuple[list[str], str]:
+    """The columns of a table that Spark reads, and their types as a text."""
+    frame = spark_frame(spark, form, name)
+    return frame.columns, str(frame.dtypes)
+
+
+def _frame_rows(table: DataFrame, one: RawFile, source: Column) -> DataFrame:
+    """The rows of a frame with typed columns."""
     line = sf.to_json(sf.struct(*(f"`{name}`" for name in table.columns)))
     columns = [sf.col(f"`{name}`").alias(_COLUMN.format(name)) for name in table.columns]
 
@@ -157,8 +212,7 @@ def _parquet(spark: SparkSession, files: list[RawFile]) -> DataFrame:
             return sf.nullif(column.cast(kind), sf.lit("")), sf.col(f"`{raw}`")
         return column, sf.col(f"`{raw}`").try_cast(kind) if kind else sf.col(f"`{raw}`")
 
-    path = sf.col("_metadata.file_path").alias(SOURCE)
-    return _typed(table.select(*columns, line.alias(_LINE), path), files[0], value, [])
+    return _typed(table.select(*columns, line.alias(_LINE), source.alias(SOURCE)), one, value, [])
 
 
 def _dumps(spark: SparkSession, files: list[RawFile]) -> DataFrame:
@@ -168,7 +222,7 @@ def _dumps(spark: SparkSession, files: list[RawFile]) -> DataFrame:
     def parse(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for source, data in zip(batch["path"].to_pylist(), batch["content"], strict=True):
-                form, node = known[local_path(source)]
+                form, node = known[file_path(source)]
                 yield from _parsed(source, form, node, data.as_py())
 
     paths = [str(one.path) for one in files]
@@ -178,14 +232,34 @@ def _dumps(spark: SparkSession, files: list[RawFile]) -> DataFrame:
     )
 
 
-def local_path(source: str) -> str:
-    """The local path of a source as Spark reports it, such as `file:/tmp/dump.json`."""
-    return "/" + source.partition(":")[2].lstrip("/")
+def file_path(source: str) -> str:
+    """The path of a source as Spark reports it: local (`file:/tmp/dump.json`) or a URI.
+
+    Examples:
+        >>> file_path("file:///tmp/dump.json"), file_path("s3a://bucket/dump.json")
+        ('/tmp/dump.json', 's3a://bucket/dump.json')
+    """
+    return "/" + source.partition(":")[2].lstrip("/") if source.startswith("file:") else source
+
+
+def _partition_value(name: str) -> Column:
+    """The value of a partition's column from the path of the file, null for that of Hive; `""` is null too.
+
+    The names of folders are encoded once by Spark or Hive, and again in the URI that Spark reports.
+    """
+    path = _decoded(sf.col(SOURCE))
+    value = _decoded(sf.regexp_extract(path, f"/{re.escape(name)}=([^/]*)/", 1))
+    return sf.when(~value.isin("", HIVE_NULL), value)
+
+
+def _decoded(text: Column) -> Column:
+    """A text with `%20` and the like decoded; a plus stays a plus."""
+    return sf.url_decode(sf.replace(text, sf.lit("+"), sf.lit("%2B")))
 
 
 def _parsed(source: str, form: str, node: str, data: bytes) -> Iterator[pa.RecordBatch]:
     """The rows of one dump, in batches."""
-    text = gzip.decompress(data) if source.endswith(".gz") else data
+    text = unpack(source, data) if source.endswith(".gz") else data
     columns: tuple[list[str | None], ...] = ([], [], [], [], [], [])
 
     def batch() -> pa.RecordBatch:
@@ -205,15 +279,22 @@ def _parsed(source: str, form: str, node: str, data: bytes) -> Iterator[pa.Recor
 
 
 def _typed(
-    rows: DataFrame, one: RawFile, value: Callable[[list[str], str, str], Value], faults: list[Fault]
+    rows: DataFrame, one: RawFile, own_value: Callable[[list[str], str, str], Value], faults: list[Fault]
 ) -> DataFrame:
     """The columns of the table in their types, and the first fault of each row as its reason."""
     required = columns_of(one.table, optional=False)
+
+    def value(found: list[str], raw: str, kind: str) -> Value:
+        above = next((name for name in found if name in one.partitions), None)
+        if above is None:
+            return own_value(found, raw, kind)
+        return _partition_value(above), sf.col(f"`{raw}`").try_cast(kind or "string")
+
     checks = list(faults)
     raw: dict[str, Column] = {}
     typed: dict[str, Column] = {}
-    for column, kind in columns_of(one.table, one.names).items():
-        found = columns_for(one.names, column)
+    for column, kind in columns_of(one.table, one.all_names).items():
+        found = columns_for(one.all_names, column)
         spark_type = _spark_type(kind)
         if not found:
             continue

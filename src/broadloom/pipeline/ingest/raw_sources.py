@@ -1,4 +1,7 @@
-"""Raw inputs of ingest: the files of each source, their kinds, and their columns; without Spark."""
+"""Raw inputs of ingest: the files and tables of each source, their kinds, and their columns.
+
+Only tables of Spark's catalog, and of Delta and Iceberg, need a session to find their columns.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -19,6 +23,7 @@ from broadloom.errors import InputError, error_from_os
 from broadloom.formats import FORMATS, dump_problem
 from broadloom.formats.mosquitto_db import FORMAT as MOSQUITTO_DB
 from broadloom.formats.mosquitto_db import read_mosquitto_db
+from broadloom.storage import RemotePath, as_path, committed, is_committed, is_hidden
 from broadloom.storage.tables import OPTIONAL, REQUIRED
 
 # The tables that ingest only checks and copies; it computes the others from their rows.
@@ -52,6 +57,11 @@ DUMPS = {form.name: form for form in FORMATS}
 KINDS = (*TABLES, MATRIX, *DUMPS)
 
 _HEAD_BYTES = 64 * 1024
+# JSON lines up to this size are read as a whole to find their columns; of larger files, the beginning.
+_SCANNED_BYTES = 16 * 1024 * 1024
+# Prefixes of sources that Spark reads by itself: a table of its catalog, or the folder of a table format.
+SPARK_TABLES = ("table", "delta", "iceberg")
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _BLOCK_BYTES = 4 * 1024 * 1024
 _LARGEST_DUMP = 2**31 - 1
 _MOST_SHOWN = 3  # sources in an error
@@ -66,7 +76,8 @@ class RawSource:
     """A source of raw rows, on the command line `[KIND[@NODE]=]PATH`.
 
     Attributes:
-        path: a file, a folder of files, or a pattern such as `logs/*.csv`.
+        path: a file, a folder of files, or a pattern such as `logs/*.csv`, local or a URI; or a table that
+            Spark reads: `table:catalog.db.name`, `delta:PATH`, `iceberg:PATH`.
         kind: a canonical table, "matrix", or a format of dumps; None: detected from the content.
         node: the broker of a dump that does not name it; None: the file's name up to the first dot.
 
@@ -75,11 +86,28 @@ class RawSource:
         RawSource(path='logs/berlin.log', kind='mosquitto', node='berlin')
         >>> RawSource.parse("dumps").kind is None
         True
+        >>> RawSource.parse("s3a://logs/day=1/a.csv").kind is None
+        True
     """
 
     path: str
     kind: str | None = None
     node: str | None = None
+
+    @property
+    def spark_format(self) -> str | None:
+        """The format if Spark reads the source as a table: "table", "delta" or "iceberg"; otherwise None."""
+        prefix, colon, name = self.path.partition(":")
+        if colon and prefix in SPARK_TABLES:
+            if not name:
+                raise InputError(f"source {self.path}: no name; give {prefix}:NAME")
+            return prefix
+        if any(sign in self.path for sign in "*?["):
+            return None
+        folder = as_path(self.path)
+        if (folder / "_delta_log").is_dir():
+            return "delta"
+        return "iceberg" if any((folder / "metadata").glob("*.metadata.json")) else None
 
     @classmethod
     def parse(cls, text: str) -> RawSource:
@@ -103,10 +131,12 @@ class RawFile:
         path: the path of the file.
         table: the canonical table that its rows belong to.
         reader: "csv", "jsonl", "parquet", "matrix", or the name of a dump's format.
-        names: its columns; of JSON lines, those in the beginning of the file.
+        names: its columns; of JSON lines, those that a row can have.
         header: the first line of a CSV file, or the types of a Parquet file; files with the same header are
             read together.
         node: the broker of a dump that does not name it itself.
+        partitions: the columns that the names of its folders give (`site=rome/part-0.csv`).
+        dropped: its columns that ingest does not use.
     """
 
     path: Path
@@ -115,6 +145,23 @@ class RawFile:
     names: tuple[str, ...] = ()
     header: str = ""
     node: str = ""
+    partitions: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """The columns of the file and of its folders."""
+        return (*self.partitions, *self.names)
+
+    @property
+    def size(self) -> int:
+        """The size in bytes; 0 for a table that Spark reads."""
+        return 0 if self.reader in SPARK_TABLES else self.path.stat().st_size
+
+    @property
+    def stamp(self) -> int | None:
+        """The time of the last change; None for a table that Spark reads, whose changes are not known."""
+        return None if self.reader in SPARK_TABLES else self.path.stat().st_mtime_ns
 
 
 def check_choices(wildcards: str = "group", symmetric: str = "none") -> None:
@@ -125,8 +172,15 @@ def check_choices(wildcards: str = "group", symmetric: str = "none") -> None:
         raise InputError(f"symmetric is {symmetric!r}; there are {', '.join(SYMMETRIC)}")
 
 
-def find_files(sources: Iterable[RawSource]) -> list[RawFile]:
+def find_files(
+    sources: Iterable[RawSource], spark_columns: Callable[[str, str], tuple[list[str], str]] | None = None
+) -> list[RawFile]:
     """All files of the sources, in the order of their paths.
+
+    Args:
+        sources: the sources.
+        spark_columns: returns the columns of a table that Spark reads, and their types as a text, for its
+            format and name; needed only if there is such a source.
 
     Raises:
         InputError: a file is missing, of an unknown kind, in UTF-16, truncated, or lacks a column; or all
@@ -135,8 +189,16 @@ def find_files(sources: Iterable[RawSource]) -> list[RawFile]:
     """
     found: dict[Path, RawFile] = {}
     for source in sources:
-        for path in _files(source.path):
-            if (file := _recognise(path, source)) is not None:
+        form = source.spark_format
+        if form is not None:
+            path = Path(source.path.removeprefix(f"{form}:"))
+            if spark_columns is None:
+                raise InputError(f"source {source.path} can only be read by Spark")
+            name = source.path.removeprefix(f"{form}:")
+            found[path] = _canonical(path, source.kind, form, *spark_columns(form, name))
+            continue
+        for path, partitions in _files(source.path):
+            if (file := _recognise(path, source, partitions)) is not None:
                 found[path] = file
     if not found:
         raise InputError("every source is empty; give at least one row")
@@ -153,7 +215,7 @@ def check_dumps(files: Iterable[RawFile]) -> list[str]:
     empty: list[str] = []
     notes: list[str] = []
     for one in listed:
-        large = one.reader != "mosquitto" and one.path.stat().st_size > _CHECKED_BYTES
+        large = one.reader != "mosquitto" and one.size > _CHECKED_BYTES
         if one.reader not in DUMPS or large:
             continue
         with open_file(one.path) as file:
@@ -169,7 +231,7 @@ def check_dumps(files: Iterable[RawFile]) -> list[str]:
 
 def total_bytes(files: Iterable[RawFile]) -> int:
     """The total size of the files."""
-    return sum(one.path.stat().st_size for one in files)
+    return sum(one.size for one in files)
 
 
 def count_lines(path: Path) -> int:
@@ -188,7 +250,9 @@ def count_lines(path: Path) -> int:
 
 def open_file(path: Path) -> IO[bytes]:
     """Open a file; decompress it if its name ends in .gz."""
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+    if path.suffix != ".gz":
+        return path.open("rb")
+    return gzip.open(path.open("rb") if isinstance(path, RemotePath) else path)  # type: ignore[return-value]
 
 
 def separator(header: str) -> str:
@@ -217,18 +281,20 @@ def column_of(names: Iterable[str], column: str) -> str | None:
     return next(iter(columns_for(names, column)), None)
 
 
-def _files(path: str) -> list[Path]:
-    """The files of a path or pattern, sorted, without hidden ones."""
-    start = Path(path)
-    found = [start] if start.is_file() else list(start.rglob("*"))
-    if not start.exists():
-        found = list(Path(start.anchor or ".").glob(path.removeprefix(start.anchor)))
+def _files(path: str) -> list[tuple[Path, tuple[str, ...]]]:
+    """The files of a path or pattern, sorted, each with the columns that its folders give.
+
+    Files and folders that Spark and Hadoop ignore (`_temporary`, hidden ones) are left out.
+    """
+    start = as_path(path)
+    found = _remote_files(start) if isinstance(start, RemotePath) else _local_files(start)
     chosen = sorted(
-        file.absolute() for file in found if file.is_file() and not file.name.startswith((".", "_"))
+        (file, _partitions(parts[:-1])) for file, parts in found if parts and not any(map(is_hidden, parts))
     )
     if not chosen:
         raise InputError(f"source {path}: no such file; give a file, a folder or a pattern")
-    special = next((file for file in chosen if set(str(file)) & _SPECIAL), None)
+    inner = ((file, str(file).partition("://")[2] or str(file)) for file, _ in chosen)
+    special = next((file for file, text in inner if set(text) & _SPECIAL), None)
     if special is not None:
         raise InputError(
             f"{special}: Spark cannot read a path with one of {' '.join(sorted(_SPECIAL))}; rename it"
@@ -236,7 +302,59 @@ def _files(path: str) -> list[Path]:
     return chosen
 
 
-def _recognise(path: Path, source: RawSource) -> RawFile | None:
+def _local_files(start: Path) -> list[tuple[Path, tuple[str, ...]]]:
+    """The files of a local path or pattern, each with its parts below the start."""
+    if start.is_file():
+        return [(start.absolute(), (*_partition_folders(start), start.name))]
+    if start.exists():
+        below = [file for file in start.rglob("*") if file.is_file()]
+        above = _partition_folders(start / "file")
+        return [(file.absolute(), above + file.relative_to(start).parts) for file in below]
+    pattern = str(start).removeprefix(start.anchor)
+    found = [file for file in Path(start.anchor or ".").glob(pattern) if file.is_file()]
+    fixed = next((number for number, part in enumerate(start.parts) if set(part) & set("*?[")), 0)
+    return [
+        (file.absolute(), tuple(part for part in file.parts[:fixed] if "=" in part) + file.parts[fixed:])
+        for file in found
+    ]
+
+
+def _remote_files(start: RemotePath) -> list[tuple[Path, tuple[str, ...]]]:
+    """The files of a URI; of a folder that Broadloom wrote, those that its manifest lists."""
+    text = str(start)
+    if not any(sign in text for sign in "*?["):
+        root = committed(as_path(start)) if is_committed(as_path(start)) else as_path(start)
+        below = list(root.files())  # type: ignore[attr-defined]
+        above = _partition_folders(start / "file")
+        if below == [root]:
+            return [(root, (*_partition_folders(start), start.name))]
+        return [(one, (*above, *str(one).removeprefix(f"{root}/").split("/"))) for one in below]
+    base = text[: text.rindex("/", 0, min(text.index(sign) for sign in "*?[" if sign in text)) + 1]
+    matched = RemotePath(base.rstrip("/")).glob(text.removeprefix(base))
+    return [(as_path(one), tuple(str(one).removeprefix(base).split("/"))) for one in matched]
+
+
+def _partition_folders(path: Path | RemotePath) -> tuple[str, ...]:
+    """The folders directly above a file that name a partition, such as `site=rome`."""
+    found: list[str] = []
+    folder = path.parent
+    while "=" in folder.name:
+        found.insert(0, folder.name)
+        folder = folder.parent
+    return tuple(found)
+
+
+def _partitions(folders: Iterable[str]) -> tuple[str, ...]:
+    """The columns that folders give: `("day=1", "x")` gives `day`.
+
+    Examples:
+        >>> _partitions(("raw", "site=rome", "day=2024-01-01"))
+        ('site', 'day')
+    """
+    return tuple(unquote(name) for name, sign, _ in (one.partition("=") for one in folders) if sign and name)
+
+
+def _recognise(path: Path, source: RawSource, partitions: tuple[str, ...] = ()) -> RawFile | None:
     """The table and the reader of a file; None if it is empty."""
     if path.suffix == ".gz":
         _check_compressed(path)
@@ -250,14 +368,14 @@ def _recognise(path: Path, source: RawSource) -> RawFile | None:
         return _dump(path, source.kind, node)
     if head.startswith("PAR1"):
         schema = _parquet_schema(path)
-        return _canonical(path, source.kind, "parquet", schema.names, str(schema.types))
+        return _canonical(path, source.kind, "parquet", schema.names, str(schema.types), partitions)
     line = head.partition("\n")[0].rstrip("\r")
     form = next((form for form in FORMATS if source.kind is None and form.looks_like(head)), None)
     if form is not None:
         return _dump(path, form.name, node)
     if line.lstrip().startswith("{") or {".jsonl", ".ndjson"} & set(path.suffixes):
-        return _canonical(path, source.kind, "jsonl", _keys(head))
-    return _canonical(path, source.kind, "csv", fields(line), line)
+        return _canonical(path, source.kind, "jsonl", _keys(path, _SCANNED_BYTES), "", partitions)
+    return _canonical(path, source.kind, "csv", fields(line), line, partitions)
 
 
 def _check_compressed(path: Path) -> None:
@@ -300,19 +418,59 @@ def _dump(path: Path, kind: str, node: str) -> RawFile:
     return RawFile(path, "subscriptions", kind, node=node)
 
 
-def _canonical(path: Path, kind: str | None, reader: str, names: list[str], header: str = "") -> RawFile:
-    table = _table(path, kind, names)
-    later = {"events": list(OPTIONAL["events"]), "subscriptions": ["client"]}
-    if reader == "jsonl":  # the first lines can be events without topics, or subscriptions without a client
-        names = list(dict.fromkeys([*names, *later.get(table, [])]))
+def _canonical(
+    path: Path,
+    kind: str | None,
+    reader: str,
+    names: list[str],
+    header: str = "",
+    partitions: tuple[str, ...] = (),
+) -> RawFile:
+    table = _table(path, kind, [*partitions, *names])
+    if reader == "jsonl" and table == "nodes":  # all columns are kept, also those that first appear late
+        names = _keys(path)
     quoted = next((name for name in names if table == "nodes" and set(name) & {"'", "`", "\\"}), None)
     if quoted is not None:
         raise InputError(f"{path}: Spark cannot read a column named {quoted!r}; name it without ' ` and \\")
-    return RawFile(path, table, reader, tuple(names), header)
+    file = RawFile(path, table, reader, tuple(names), header, "", partitions)
+    dropped = dropped_columns(file)
+    if reader == "jsonl":  # a column can first appear in any line
+        known = [name for column in columns_of(table) for name in ALIASES.get(column, (column,))]
+        kept = names if table == "nodes" else [name for name in names if name not in dropped]
+        names = sorted({*known, *kept})
+    return replace(file, names=tuple(names), dropped=dropped)
+
+
+def dropped_columns(one: RawFile) -> tuple[str, ...]:
+    """The columns of a file that ingest does not use.
+
+    Examples:
+        >>> names = ("node", "broker", "topic", "qos")
+        >>> dropped_columns(RawFile(Path("a.csv"), "subscriptions", "csv", names))
+        ('broker', 'qos')
+    """
+    used = set(further_columns(one))
+    for column in columns_of(one.table, one.all_names):
+        found = columns_for(one.all_names, column)
+        used.update(found if one.reader == "jsonl" else found[:1])
+    return tuple(name for name in dict.fromkeys(one.all_names) if name not in used)
+
+
+def dropped_notes(files: Iterable[RawFile]) -> list[str]:
+    """One note per table on the columns that are not used."""
+    dropped: dict[str, dict[str, None]] = {}
+    for one in files:
+        if one.dropped:
+            dropped.setdefault(one.table, {}).update(
+                dict.fromkeys(name or "(no name)" for name in one.dropped)
+            )
+    return [f"{table}: not used: column {', '.join(names)}" for table, names in sorted(dropped.items())]
 
 
 def _parquet_schema(path: Path) -> pa.Schema:
     try:
+        if isinstance(path, RemotePath):
+            return pa.parquet.read_schema(path.store_path, filesystem=path.filesystem)
         return pa.parquet.read_schema(path)
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
@@ -320,21 +478,26 @@ def _parquet_schema(path: Path) -> pa.Schema:
         raise InputError(f"{path} is truncated or damaged: {str(error).partition(chr(10))[0]}") from error
 
 
-def _keys(head: str) -> list[str]:
-    """The keys of all lines that are JSON objects."""
+def _keys(path: Path, limit: int | None = None) -> list[str]:
+    """The keys of all lines that are JSON objects, in the first `limit` bytes of a file."""
     keys: dict[str, None] = {}
-    for line in head.split("\n"):
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        keys |= dict.fromkeys(value) if isinstance(value, dict) else {}
+    size = 0
+    with open_file(path) as file:
+        for line in file:
+            size += len(line)
+            if limit is not None and size > limit:
+                break
+            try:
+                value = json.loads(line.removeprefix(b"\xef\xbb\xbf"))
+            except ValueError:
+                continue
+            keys |= dict.fromkeys(value) if isinstance(value, dict) else {}
     return list(keys)
 
 
 def _table(path: Path, kind: str | None, names: list[str]) -> str:
     """The table that the kind or the file's name says, else the widest one with all columns in `names`."""
-    name = kind or path.name.split(".")[0].rstrip("-_0123456789")
+    name = kind or _table_name(path)
     by_columns = sorted(TABLES.keys() - set(BY_NAME), key=lambda table: (-len(TABLES[table]), _ORDER[table]))
     candidates = [name] if name in TABLES else by_columns
     if name == "brokers" and kind is None:
@@ -353,6 +516,26 @@ def _table(path: Path, kind: str | None, names: list[str]) -> str:
         f"{path} is of an unknown kind (its columns: {columns}); "
         f"give it as KIND={path.name}, where KIND is one of {', '.join(KINDS)}"
     )
+
+
+def _table_name(path: Path) -> str:
+    """The name of a table by the name of a file; of files of Spark (`part-...`), by that of their folder.
+
+    Examples:
+        >>> _table_name(Path("raw/nodes-2.csv")), _table_name(Path("publications/day=1/part-00.parquet"))
+        ('nodes', 'publications')
+    """
+    name = path.name
+    if re.match(r"part-\d", name) or "=" in path.parent.name:
+        folder = path.parent
+        while "=" in folder.name:
+            folder = folder.parent
+        name = folder.name if _stem(folder.name) in TABLES else name
+    return _stem(name)
+
+
+def _stem(name: str) -> str:
+    return name.split(".")[0].rstrip("-_0123456789")
 
 
 def columns_of(table: str, names: Iterable[str] = (), optional: bool = True) -> dict[str, pa.DataType]:
@@ -374,6 +557,8 @@ def further_columns(one: RawFile) -> dict[str, pa.DataType | None]:
     """
     if one.table != "nodes":
         return {}
-    known = {*columns_of("nodes", one.names), *ALIASES["node"], ""}
-    text = None if one.reader == "parquet" else pa.string()
-    return {name: pa.float64() if name in NODE_NUMBERS else text for name in one.names if name not in known}
+    known = {*columns_of("nodes", one.all_names), *ALIASES["node"], ""}
+    text = None if one.reader in ("parquet", *SPARK_TABLES) else pa.string()
+    own = {name: pa.float64() if name in NODE_NUMBERS else text for name in one.names if name not in known}
+    above = {name: pa.float64() if name in NODE_NUMBERS else pa.string() for name in one.partitions}
+    return own | {name: kind for name, kind in above.items() if name not in known}

@@ -1,25 +1,37 @@
-"""Ingest on Spark: canonical tables from raw logs, dumps and pings, with an account of every row."""
+"""Ingest on Spark: canonical tables from raw logs, dumps and pings, with an account of every row.
+
+Spark reads and checks the rows of each table in one pass, which ends in a tally (`tallies`). A small tally is
+divided into tables in this process, where a job of Spark would cost more than the work; a large one stays on
+the executors.
+"""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset
-import pyarrow.parquet
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.errors import InternalError
 from broadloom.formats import PAGE, DumpPage, missing_pages_note
 from broadloom.model import RowLedger, TableAccount
-from broadloom.pipeline.ingest import row_checks
-from broadloom.pipeline.ingest.raw_rows import NOT_ROWS, RAW, REASON, SOURCE, local_path, read_files
+from broadloom.mqtt.topic_filters import FilterLookup
+from broadloom.pipeline.ingest import filter_matches, row_checks
+from broadloom.pipeline.ingest.raw_rows import (
+    NOT_ROWS,
+    RAW,
+    REASON,
+    SOURCE,
+    file_path,
+    read_files,
+    spark_columns,
+)
 from broadloom.pipeline.ingest.raw_sources import (
     FURTHER,
     MATRIX,
@@ -29,17 +41,28 @@ from broadloom.pipeline.ingest.raw_sources import (
     check_choices,
     check_dumps,
     count_lines,
+    dropped_notes,
     find_files,
     total_bytes,
 )
-from broadloom.pipeline.spark_session import SparkEngine, session
+from broadloom.pipeline.ingest.tallies import (
+    QUARANTINE,
+    SMALL_BYTES,
+    LargeTally,
+    SmallTally,
+    Tally,
+    take_tally,
+)
+from broadloom.pipeline.spark_session import SparkEngine, executors_are_elsewhere, hadoop_settings, session
 from broadloom.progress import stage
-from broadloom.storage import new_folder
-from broadloom.storage.tables import write_table
+from broadloom.storage import as_path, new_folder, remove_path, share_folder, use_store_settings
+from broadloom.storage.tables import parquet_dataset, write_parquet, write_table
 
 _BY_NODE = [(name, "ascending") for name in ("node", "topic", "reason")]
 # The size of the subscriptions that one partition counts in memory.
 PIECE_BYTES = 8 * 2**20
+# Compressed files are this many times smaller than their text.
+PACKED = 8
 
 
 def ingest(
@@ -74,10 +97,18 @@ def ingest(
         UnreachableError: the cluster does not answer, or the JVM does not start.
     """
     check_choices(wildcards, symmetric)
-    files = find_files([one if isinstance(one, RawSource) else RawSource.parse(one) for one in sources])
-    notes = check_dumps(files)
-    sized = (engine or SparkEngine()).sized(total_bytes(files))
-    with session(sized, spark) as running, new_folder(Path(output), overwrite) as folder:
+    chosen = engine or SparkEngine()
+    use_store_settings(hadoop_settings(chosen, spark))
+    with ExitStack() as stack:
+
+        def columns(form: str, name: str) -> tuple[list[str], str]:
+            return spark_columns(stack.enter_context(session(chosen, spark)), form, name)
+
+        parsed = [one if isinstance(one, RawSource) else RawSource.parse(one) for one in sources]
+        files = find_files(parsed, columns)
+        notes = check_dumps(files)
+        running = stack.enter_context(session(chosen.sized(total_bytes(files)), spark))
+        folder = stack.enter_context(new_folder(as_path(output), overwrite))
         return ingest_into(folder, files, running, wildcards, symmetric, notes)
 
 
@@ -90,20 +121,24 @@ def ingest_into(
     notes: Iterable[str] = (),
 ) -> RowLedger:
     """As `ingest`, into an existing folder; `notes` (of `check_dumps`) come first in the ledger."""
-    ledger = _Ingest(spark, folder, files, notes=list(notes)).run(wildcards, symmetric)
+    if executors_are_elsewhere(spark):
+        share_folder(folder)
+    notes = [*notes, *dropped_notes(files)]
+    ledger = _Ingest(spark, folder, files, notes).run(wildcards, symmetric)
     ledger.save(folder)
     return ledger
 
 
 @dataclass
 class _Ingest:
-    """One ingest: the files that it reads, its output folder, and the tables that it has read so far."""
+    """One ingest: the files that it reads, its output folder, and the accounts of the tables so far."""
 
     spark: SparkSession
     folder: Path
     files: list[RawFile]
-    tables: list[_TableRows] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    accounts: list[TableAccount] = field(default_factory=list)
+    _known: dict[str, DataFrame] = field(default_factory=dict)
 
     def run(self, wildcards: str, symmetric: str) -> RowLedger:
         for table in PLAIN:
@@ -115,76 +150,94 @@ class _Ingest:
             self._latency(symmetric)
         if self._files_of("publications"):
             self._publications()
-        return RowLedger(tuple(self._accounts()), tuple(self.notes))
+        if not self._path("quarantine").exists():
+            write_parquet(QUARANTINE.empty_table(), self._path("quarantine"))
+        return RowLedger(tuple(self.accounts), tuple(self.notes))
 
     def _files_of(self, table: str) -> list[RawFile]:
         return [file for file in self.files if file.table == table]
 
+    def _path(self, table: str) -> Path:
+        return self.folder / f"{table}.parquet"
+
     def _plain(self, table: str) -> None:
         """Check a table and write it, each key once."""
         with stage(f"ingest {table}"):
-            rows = read_files(self.spark, self._files_of(table))
+            rows = self._read(table)
             key = row_checks.KEYS.get(table)
             rows = row_checks.check_events(rows) if table == "events" else rows
-            result = self._separate(table, rows if key is None else row_checks.check_keys(rows, key))
-            kept = result.rows.drop(RAW, SOURCE, REASON)
             further = FURTHER.format("")
-            names = {name: name.removeprefix(further) for name in kept.columns if name.startswith(further)}
-            kept = kept.withColumnsRenamed(names)
-            self._write(table, kept if key is None else kept.dropDuplicates([key]), key)
-            result.used = result.written = self._sum(table)
+            columns = {
+                name.removeprefix(further): name for name in rows.columns if name not in (RAW, SOURCE, REASON)
+            }
+            tally = self._tally(table, row_checks.tally_rows(rows, key))
+            tally.write(self._path(table), columns, () if key is None else (key,))
+            if table in ("nodes", "topics"):
+                self._known[table] = self._frame(tally, columns)
+            written = tally.written()
+            self._account(table, tally, written, written)
 
     def _subscriptions(self, wildcards: str) -> None:
-        nodes = self.table("nodes") if self._files_of("nodes") else None
-        topics = self.table("topics") if self._files_of("topics") else None
         with stage("ingest subscriptions"):
-            rows = read_files(self.spark, self._files_of("subscriptions"))
-            checked = row_checks.check_subscriptions(rows, nodes, topics)
-            result = self._tally("subscriptions", checked)
+            checked = row_checks.check_subscriptions(
+                self._read("subscriptions"), self._known.get("nodes"), self._known.get("topics")
+            )
+            size = self._size("subscriptions")
+            pieces = 1 if size <= SMALL_BYTES else 1 + size // PIECE_BYTES
+            tally = self._tally("subscriptions", row_checks.tally_subscriptions(checked, pieces))
+            self.notes.extend(self._missing_pages(tally))
+            self.notes.extend(row_checks.shared_notes(_brokers_of_shared(tally)))
+            columns = {name: name for name in ("node", "filter", "clients", "rows")}
+            tally.write(self._path("wanted"), columns, ())
         with stage("match filters"):
-            wanted = self.table("wanted")
-            pairs, notes, narrowed = row_checks.expand_filters(self.spark, wanted, topics, wildcards)
-            self._write("subscriptions", pairs.sortWithinPartitions("node", "topic"))
-            left_out = self._not_carried(narrowed)
-            if nodes is None:
-                names = wanted.select("node").union(self.spark.createDataFrame(left_out).select("node"))
-                self._write("nodes", names.distinct(), "node")
-            result.written = self._sum("subscriptions")
-            if not result.written:
+            divide = _SmallFilters if isinstance(tally, SmallTally) else _LargeFilters
+            found = divide(self, tally)  # type: ignore[arg-type]
+            notes, left_out = found.write(wildcards, self._path("subscriptions"))
+            left_out = left_out.sort_by(_BY_NODE)
+            if left_out.num_rows:
+                write_table(self.folder, "not_carried", left_out)
+            if "nodes" not in self._known:
+                names = pc.unique(pa.concat_arrays([found.nodes(), *left_out["node"].chunks]))
+                write_table(self.folder, "nodes", pa.table({"node": names}).sort_by("node"))
+            written = int(parquet_dataset(self._path("subscriptions")).count_rows())
+            if not written:
                 self.notes.append("no row is a subscription that can be used; the table quarantine says why")
             self.notes.extend([*notes, *row_checks.not_carried_notes(left_out)])
-
-    def _not_carried(self, narrowed: DataFrame | None) -> pa.Table:
-        """Write the table not_carried, if it has rows: subscriptions that are left out, or only in part."""
-        path = self.folder / "left_out.parquet"
-        parts = [self.table("left_out")] + ([] if narrowed is None else [narrowed])
-        rows = reduce(DataFrame.unionByName, parts).distinct().toArrow().sort_by(_BY_NODE)
-        shutil.rmtree(path)
-        if rows.num_rows:
-            write_table(self.folder, "not_carried", rows)
-        return rows
+        self._account("subscriptions", tally, tally.total("clients"), written)
 
     def _latency(self, symmetric: str) -> None:
-        known = self.table("nodes") if self._files_of("nodes") else None
         with stage("ingest latency"):
-            result = self._separate("latency", row_checks.check_latency(self._latency_rows(known), known))
-            self._write("latency", row_checks.median_latency(result.rows, symmetric), "src", "dst")
-            result.used = result.accepted = self._sum("latency", "samples")
-            result.written = self._sum("latency")
+            known = self._known.get("nodes")
+            checked = row_checks.check_latency(self._latency_rows(known), known)
+            tally = self._tally("latency", row_checks.tally_latency(checked, symmetric))
+            columns = {"src": "src", "dst": "dst", "rtt_ms": "rtt_ms", "samples": "rows"}
+            tally.write(self._path("latency"), columns, ("src", "dst"))
+            self._account("latency", tally, tally.total("rows"), tally.written())
 
     def _publications(self) -> None:
-        nodes = self.table("nodes") if self._files_of("nodes") else None
         with stage("ingest publications"):
-            rows = read_files(self.spark, self._files_of("publications"))
-            result = self._separate("publications", row_checks.check_publications(rows, nodes))
-            self._write("publications", row_checks.total_rates(result.rows), "node", "topic")
-            result.used = result.accepted = self._sum("publications", "samples")
-            result.written = self._sum("publications")
+            rows = row_checks.check_publications(self._read("publications"), self._known.get("nodes"))
+            tally = self._tally("publications", row_checks.tally_publications(rows))
+            columns = {"node": "node", "topic": "topic", "rate": "rate", "samples": "rows"}
+            tally.write(self._path("publications"), columns, ("node", "topic"))
+            self._account("publications", tally, tally.total("rows"), tally.written())
+
+    def _read(self, table: str) -> DataFrame:
+        """The rows of all files of a table; those of small files in one partition, which needs no shuffle."""
+        rows = read_files(self.spark, self._files_of(table))
+        return rows.coalesce(1) if self._size(table) <= SMALL_BYTES else rows
+
+    def _size(self, table: str) -> int:
+        """The approximate size of the text of a table's files."""
+        packed = [one for one in self._files_of(table) if one.path.suffix == ".gz" or one.reader == "parquet"]
+        return total_bytes(self._files_of(table)) + (PACKED - 1) * total_bytes(packed)
 
     def _latency_rows(self, known: DataFrame | None) -> DataFrame:
         """The rows of all latency files: samples, and the cells of matrices."""
         files = self._files_of("latency")
         listed = [one for one in files if one.reader != MATRIX]
+        if len(listed) == len(files):
+            return self._read("latency")
         names = [] if known is None else known.select("node").toArrow().column(0).to_pylist()
         parts = [
             self.spark.createDataFrame(row_checks.read_matrix(one.path, names))
@@ -193,117 +246,185 @@ class _Ingest:
         ]
         if listed:
             parts.append(read_files(self.spark, listed))
-        rows = parts[0]
-        for part in parts[1:]:
-            rows = rows.unionByName(part, allowMissingColumns=True)
-        return rows
+        rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+        return rows.coalesce(1) if self._size("latency") <= SMALL_BYTES else rows
 
-    def _separate(self, table: str, rows: DataFrame) -> _TableRows:
-        """Count all rows, write the bad ones to the quarantine, and return the good ones."""
-        counts = Observation()
-        headers = sf.count_if(sf.col(REASON).isin(*NOT_ROWS)).alias("headers")
-        self._quarantine(table, rows.observe(counts, sf.count(sf.lit(1)).alias("lines"), headers))
-        return self._counted(table, rows, counts.get["lines"], counts.get["headers"])
+    def _tally(self, table: str, rows: DataFrame) -> Tally:
+        """Count all rows of a table, and write the refused ones to the quarantine."""
+        path = self.folder / f"{table}-tally.parquet"
+        tally = take_tally(self.spark, rows, self._size(table) <= SMALL_BYTES, path)
+        tally.write_refused(self._path("quarantine"), table)
+        return tally
 
-    def _tally(self, table: str, rows: DataFrame) -> _TableRows:
-        """As `_separate`, but write the table `wanted` from the same pass over the input."""
-        pieces = 1 + total_bytes(self._files_of(table)) // PIECE_BYTES
-        self._write("tally", row_checks.tally(rows, pieces))
-        found = self.table("tally")
-        self._quarantine(table, found)
-        wanted = found.where(sf.col(REASON).isNull()).select("node", "filter", "clients", "rows")
-        self._write("wanted", wanted)
-        names = (sf.col("left_node").alias("node"), sf.col("left_topic").alias("topic"))
-        self._write("left_out", found.where("left_topic is not null").select(*names, REASON).distinct())
-        not_rows = pc.field(REASON).isin(NOT_ROWS)
-        lines = self._sum("tally", "rows")
-        headers = self._sum("tally", "rows", not_rows)
-        self.notes.extend(self._missing_pages())
-        if self._sum("tally", "shared", pc.field(REASON).is_null()):
-            self.notes.extend(row_checks.shared_notes(rows))
-        shutil.rmtree(self.folder / "tally.parquet")
-        result = self._counted(table, rows, lines, headers)
-        result.used = self._sum("wanted", "clients")
-        result.accepted = self._sum("wanted", "rows")
-        return result
+    def _frame(self, tally: Tally, columns: dict[str, str]) -> DataFrame:
+        """The rows of a table as a frame of Spark."""
+        if isinstance(tally, SmallTally):
+            good = tally.good()
+            return self.spark.createDataFrame(pa.table({new: good[old] for new, old in columns.items()}))
+        written: str = str(self._path("nodes" if "node" in columns else "topics"))
+        return self.spark.read.parquet(written)
 
-    def _missing_pages(self) -> Iterator[str]:
+    def _missing_pages(self, tally: Tally) -> Iterator[str]:
         """A note on each kind of dump whose pages announce more entries than they have."""
-        data = pyarrow.dataset.dataset(self.folder / "tally.parquet")
-        found = data.to_table([RAW, SOURCE], filter=pc.field(REASON) == PAGE).to_pylist()
         kind_of = {str(one.path): one.reader for one in self.files}
         pages: dict[str, list[DumpPage]] = {}
-        for row in found:
-            pages.setdefault(kind_of[local_path(row[SOURCE])], []).append(DumpPage.loads(row[RAW]))
+        for row in tally.rows_of(PAGE, RAW, SOURCE).to_pylist():
+            pages.setdefault(kind_of[file_path(row[SOURCE])], []).append(DumpPage.loads(row[RAW]))
         return filter(None, (missing_pages_note(kind, pages[kind]) for kind in sorted(pages)))
 
-    def _quarantine(self, table: str, rows: DataFrame) -> None:
-        """Write the rows that have a reason and are not headers to the quarantine."""
-        bad = rows.where(sf.col(REASON).isNotNull() & ~sf.col(REASON).isin(*NOT_ROWS))
-        named = bad.select(sf.lit(table).alias("table"), sf.col(RAW).alias("row"), REASON, SOURCE)
-        named.write.mode("append").parquet(str(self.folder / "quarantine.parquet"))
+    def _account(self, table: str, tally: Tally, used: int, written: int) -> None:
+        """Add the account of a table, after a check that no line and no good row was lost."""
+        counts = tally.counts()
+        _check_lines(table, self._files_of(table), sum(counts.values()))
+        rows = sum(counts.values()) - sum(counts.get(reason, 0) for reason in NOT_ROWS)
+        quarantined = tally.quarantined()
+        good = counts.get(None, 0) + counts.get(row_checks.DUPLICATE, 0)
+        self.accounts.append(account_of(table, rows, quarantined, good, used, written))
+        for name in (table, "matches"):
+            remove_path(self.folder / f"{name}-tally.parquet")
 
-    def _counted(self, table: str, rows: DataFrame, lines: int, headers: int) -> _TableRows:
-        _check_lines(table, self._files_of(table), lines)
-        result = _TableRows(table, rows.where(sf.col(REASON).isNull()), lines - headers)
-        self.tables.append(result)
-        return result
 
-    def _accounts(self) -> Iterator[TableAccount]:
-        """The account of each table, with the reasons that the quarantine has."""
-        quarantined = self.table("quarantine").groupBy("table", REASON).count().toArrow().to_pylist()
-        for one in self.tables:
-            mine = {row[REASON]: row["count"] for row in quarantined if row["table"] == one.table}
-            yield one.account(dict(sorted(mine.items())))
+def account_of(
+    table: str, rows: int, quarantined: dict[str, int], good: int, used: int, written: int
+) -> TableAccount:
+    """The account of a table; raises unless `good`, the good rows that arrived, are all that are not bad."""
+    expected = rows - sum(quarantined.values())
+    if good != expected:
+        raise InternalError(f"{table}: {expected:,} rows are good, but {good:,} arrived; please report this")
+    return TableAccount(table, rows, used, good - used, quarantined, written)
 
-    def _write(self, table: str, rows: DataFrame, *order: str | None) -> None:
-        """Write a table; if sort columns are given, as one sorted file."""
-        keys = [key for key in order if key is not None]
-        whole = rows.coalesce(1).sortWithinPartitions(*keys) if keys else rows
-        whole.write.parquet(str(self.folder / f"{table}.parquet"))
 
-    def _sum(self, table: str, column: str | None = None, where: pc.Expression | None = None) -> int:
-        """The sum of a column of a written table; without a column, the number of its rows."""
-        data = pyarrow.dataset.dataset(self.folder / f"{table}.parquet")
-        if column is None:
-            return int(data.count_rows())
-        batches = data.to_batches(columns=[column], filter=where)
-        return sum(pc.sum(batch[column]).as_py() or 0 for batch in batches)
-
-    def table(self, table: str) -> DataFrame:
-        """A written table."""
-        return self.spark.read.parquet(str(self.folder / f"{table}.parquet"))
+def _brokers_of_shared(tally: Tally) -> dict[str, list[str]]:
+    """The nodes of each shared subscription."""
+    if isinstance(tally, LargeTally):
+        marks = tally.rows.where(sf.col(REASON) == row_checks.SHARED).groupBy(RAW)
+        nodes = marks.agg(sf.collect_list("left_node").alias("nodes")).where(sf.size("nodes") > 1).toArrow()
+    else:
+        marks = tally.rows_of(row_checks.SHARED, RAW, "left_node").group_by(RAW)
+        nodes = marks.aggregate([("left_node", "list")]).rename_columns({"left_node_list": "nodes"})
+    return dict(zip(nodes[RAW].to_pylist(), nodes["nodes"].to_pylist(), strict=True))
 
 
 @dataclass
-class _TableRows:
-    """The good rows of a table, and how many of them were used and written.
+class _SmallFilters:
+    """The table subscriptions from the filters of a small tally, in this process."""
 
-    Attributes:
-        table: the name of the table.
-        rows: its good rows.
-        count: the number of its rows, bad ones included.
-        used: the number of good rows that the written table comes from.
-        written: the number of rows of the written table.
-        accepted: the number of good rows that reached the output, if counted; it must equal that of all good
-            rows.
-    """
+    ingest: _Ingest
+    tally: SmallTally
 
-    table: str
-    rows: DataFrame
-    count: int
-    used: int = 0
-    written: int = 0
-    accepted: int | None = None
+    def nodes(self) -> pa.Array:
+        """The nodes that have subscriptions."""
+        return pc.unique(self.tally.good()["node"])
 
-    def account(self, quarantined: dict[str, int]) -> TableAccount:
-        """The account of the table, after a check that no good row was lost."""
-        good = self.count - sum(quarantined.values())
-        if self.accepted is not None and self.accepted != good:
-            raise InternalError(
-                f"{self.table}: {good:,} rows are good, but {self.accepted:,} arrived; please report this"
-            )
-        return TableAccount(self.table, self.count, self.used, good - self.used, quarantined, self.written)
+    def write(self, wildcards: str, path: Path) -> tuple[list[str], pa.Table]:
+        """Write the table; return notes on filters that match very much, and what is left out."""
+        good = self.tally.good()
+        wanted = pa.table({"node": good["node"], "filter": good["filter"]})
+        wild = pc.match_substring_regex(wanted["filter"], "[+#]")
+        patterns = sorted(pc.unique(wanted["filter"].filter(wild)).to_pylist())
+        notes: list[str] = []
+        pairs = wanted.rename_columns(["node", "topic"])
+        left_out = [self._left_out()]
+        if patterns:
+            topics = self._topics(wanted, wild)
+            found = FilterLookup(patterns)
+            if wildcards == "group":
+                sizes = filter_matches.overlap_groups(found, [*patterns, *topics])
+                notes = filter_matches.group_notes(sizes.values(), len(topics))
+            else:
+                pairs, notes, narrowed = self._matched(wanted, patterns, found, topics)
+                left_out.append(narrowed)
+        write_parquet(pairs.sort_by([("node", "ascending"), ("topic", "ascending")]), path)
+        return notes, pa.concat_tables(left_out).group_by(["node", "topic", "reason"]).aggregate([])
+
+    def _left_out(self) -> pa.Table:
+        rows = self.tally.rows
+        kept = rows.filter(pc.is_valid(rows["left_topic"]))
+        return pa.table([kept[name] for name in ("left_node", "left_topic", REASON)], names=_LEFT_OUT)
+
+    def _topics(self, wanted: pa.Table, wild: pa.ChunkedArray) -> list[str]:
+        known = self.ingest._known.get("topics")
+        if known is not None:
+            return sorted(known.select("topic").toArrow()["topic"].to_pylist())
+        return sorted(pc.unique(wanted["filter"].filter(pc.invert(wild))).to_pylist())
+
+    def _matched(
+        self, wanted: pa.Table, patterns: list[str], found: FilterLookup, topics: list[str]
+    ) -> tuple[pa.Table, list[str], pa.Table]:
+        """The subscriptions with the topics that filters match; notes; the filters that are not carried."""
+        meaning = filter_matches.matches(found, topics)
+        counted = meaning.group_by("filter").aggregate([([], "count_all")])
+        counts = dict(zip(counted["filter"].to_pylist(), counted["count_all"].to_pylist(), strict=True))
+        own = meaning.filter(pc.equal(meaning["filter"], meaning["topic"]))["filter"].to_pylist()
+        meanings = filter_matches.filter_meanings(patterns, counts, set(own))
+        whole = pa.concat_tables([meaning, meanings.more])
+        joined = wanted.join(whole, "filter", join_type="left outer")
+        topic = pc.coalesce(joined["topic"], joined["filter"])
+        pairs = pa.table({"node": joined["node"], "topic": topic}).group_by(["node", "topic"]).aggregate([])
+        narrowed = wanted.join(meanings.narrowed(), "filter", join_type="inner")
+        left_out = pa.table([narrowed[name] for name in ("node", "filter", "reason")], names=_LEFT_OUT)
+        return pairs, meanings.notes(len(topics)), left_out
+
+
+@dataclass
+class _LargeFilters:
+    """The table subscriptions from the filters of a large tally, on Spark."""
+
+    ingest: _Ingest
+    tally: LargeTally
+
+    def nodes(self) -> pa.Array:
+        """The nodes that have subscriptions."""
+        return pc.unique(self.tally.good().select("node").distinct().toArrow()["node"])
+
+    def write(self, wildcards: str, path: Path) -> tuple[list[str], pa.Table]:
+        """As `_SmallFilters.write`."""
+        wanted = self.tally.good().select("node", "filter")
+        wild = sf.col("filter").contains("+") | sf.col("filter").contains("#")
+        patterns = sorted(wanted.where(wild).select("filter").distinct().toArrow()["filter"].to_pylist())
+        notes: list[str] = []
+        pairs = wanted.select("node", sf.col("filter").alias("topic"))
+        rows = self.tally.rows.where("left_topic is not null")
+        left_out = rows.select(sf.col("left_node").alias("node"), sf.col("left_topic").alias("topic"), REASON)
+        if patterns:
+            known = self.ingest._known.get("topics")
+            literal = wanted.where(~wild).select(sf.col("filter").alias("topic")).distinct()
+            topics = literal if known is None else known.select("topic")
+            found = FilterLookup(patterns)
+            if wildcards == "group":
+                sizes = filter_matches.overlap_groups(found, patterns)
+                for group, one in filter_matches.overlap_groups_on_spark(found, topics).items():
+                    sizes[group] = one.plus(sizes[group])
+                notes = filter_matches.group_notes(sizes.values(), topics.count())
+            else:
+                pairs, notes, narrowed = self._matched(wanted, patterns, found, topics)
+                left_out = left_out.unionByName(narrowed)
+        pairs.sortWithinPartitions("node", "topic").write.parquet(str(path))
+        return notes, left_out.distinct().toArrow()
+
+    def _matched(
+        self, wanted: DataFrame, patterns: list[str], found: FilterLookup, topics: DataFrame
+    ) -> tuple[DataFrame, list[str], DataFrame]:
+        spark = self.ingest.spark
+        path = str(self.ingest.folder / "matches-tally.parquet")
+        filter_matches.matches_on_spark(found, topics).write.parquet(path)
+        meaning = spark.read.schema("filter string, topic string").parquet(path)
+        own = sf.max(sf.col("filter") == sf.col("topic")).alias("own")
+        counted = meaning.groupBy("filter").agg(sf.count("*").alias("count"), own).toArrow().to_pylist()
+        counts = {row["filter"]: row["count"] for row in counted}
+        meanings = filter_matches.filter_meanings(
+            patterns, counts, {row["filter"] for row in counted if row["own"]}
+        )
+        whole = meaning.unionByName(spark.createDataFrame(meanings.more))
+        plain = ~(sf.col("filter").contains("+") | sf.col("filter").contains("#"))
+        expanded = wanted.where(~plain).join(whole, "filter").select("node", "topic")
+        literal = wanted.where(plain).select("node", sf.col("filter").alias("topic"))
+        narrowed = wanted.join(sf.broadcast(spark.createDataFrame(meanings.narrowed())), "filter")
+        left_out = narrowed.select("node", sf.col("filter").alias("topic"), REASON)
+        return literal.unionByName(expanded).distinct(), meanings.notes(topics.count()), left_out
+
+
+_LEFT_OUT = ["node", "topic", "reason"]
 
 
 def _check_lines(table: str, files: list[RawFile], read: int) -> None:
@@ -311,7 +432,7 @@ def _check_lines(table: str, files: list[RawFile], read: int) -> None:
     counts: dict[str, Callable[[Path], int]] = {
         "csv": count_lines,
         "jsonl": count_lines,
-        "parquet": lambda path: int(pyarrow.parquet.read_metadata(path).num_rows),
+        "parquet": lambda path: int(parquet_dataset(path).count_rows()),
     }
     if all(one.reader in counts for one in files):
         lines = sum(counts[one.reader](one.path) for one in files)

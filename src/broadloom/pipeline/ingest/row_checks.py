@@ -10,7 +10,7 @@ from operator import or_
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from broadloom.checks import CONTROL_CHARACTERS
@@ -22,6 +22,10 @@ from broadloom.pipeline.ingest.raw_rows import RAW, REASON, SOURCE, first_fault
 from broadloom.pipeline.ingest.raw_sources import open_file, separator
 
 MOST_NOTES = 5  # on shared subscriptions
+
+# Reasons of rows that are neither refused nor rows of the table: repeats, and marks of shared subscriptions.
+DUPLICATE = "duplicate"
+SHARED = "shared"
 
 # Columns of checked subscriptions: whether a broker has the subscription although no plan carries it, and the
 # shared subscription that a filter was taken from.
@@ -36,17 +40,42 @@ _MATRIX_SCHEMA = pa.schema(
 )
 
 
-def check_keys(rows: DataFrame, key: str) -> DataFrame:
-    """The rows, with a reason for each row that contradicts another row with the same key.
+def tally_rows(rows: DataFrame, key: str | None) -> DataFrame:
+    """The rows of a table that is only checked, as a tally: its columns, rows, and the refused rows.
 
-    Of the good rows with a key, the first in the order of their text is kept. A row with the same values is a
-    duplicate, and a row with other values is bad.
+    If the table has a key, the first good row with a key is kept, in the order of their text. A row with the
+    same values is a duplicate, and a row with other values is bad.
     """
-    values = sf.to_json(sf.struct(*(name for name in rows.columns if name not in (RAW, SOURCE, REASON))))
-    same_key = Window.partitionBy(key, sf.col(REASON).isNull())
-    first = sf.min(sf.struct(RAW, values.alias("values"))).over(same_key)
-    other = values != first.getField("values")
-    return rows.withColumn(REASON, sf.coalesce(REASON, first_fault([(other, Reason.conflict(key))])))
+    columns = [name for name in rows.columns if name not in (RAW, SOURCE, REASON)]
+    if key is not None:
+        values = sf.to_json(sf.struct(*(f"`{name}`" for name in columns)))
+        rows = rows.withColumns({"values": values, "good": sf.col(REASON).isNull()})
+        same_key = Window.partitionBy(key, "good").orderBy(RAW, "values")
+        rows = rows.withColumns(
+            {"first": sf.first("values").over(same_key), "number": sf.row_number().over(same_key)}
+        )
+        fault = sf.when(sf.col("values") != sf.col("first"), sf.lit(Reason.conflict(key)))
+        repeat = sf.when(sf.col("number") > 1, sf.lit(DUPLICATE))
+        rows = rows.withColumn(REASON, sf.coalesce(REASON, fault, repeat))
+    good = sf.col(REASON).isNull()
+    kept = [sf.when(good, sf.col(f"`{name}`")).alias(name) for name in columns]
+    details = [sf.when(~good, sf.col(name)).alias(name) for name in (RAW, SOURCE)]
+    return rows.select(*kept, sf.lit(1).cast("long").alias("rows"), REASON, *details)
+
+
+def _held(*more: Column) -> Column:
+    """A refused row, with a number of its own, so that it is not combined with equal ones; null if good."""
+    values = (REASON, RAW, SOURCE, *more, sf.monotonically_increasing_id().alias("number"))
+    return sf.when(sf.col(REASON).isNotNull(), sf.struct(*values)).alias("held")
+
+
+def _good(name: str) -> Column:
+    return sf.when(sf.col(REASON).isNull(), sf.col(name)).alias(name)
+
+
+def _unpacked(*names: str) -> list[Column]:
+    """The columns of refused rows."""
+    return [sf.col("held").getField(name).alias(name) for name in (REASON, RAW, SOURCE, *names)]
 
 
 def check_events(rows: DataFrame) -> DataFrame:
@@ -68,157 +97,80 @@ def check_subscriptions(rows: DataFrame, nodes: DataFrame | None, topics: DataFr
     bare = sf.when(sf.col("topic").startswith("$"), sf.regexp_replace("topic", filters.SHARED, "")).otherwise(
         sf.col("topic")
     )
-    share = sf.when(sf.col("topic").rlike(filters.SHARED), sf.col("topic"))
+    is_share = sf.col("topic").startswith("$") & sf.col("topic").rlike(filters.SHARED)
+    share = sf.when(is_share, sf.col("topic"))
     client = sf.col("client") if "client" in rows.columns else sf.lit("")
     rows = rows.withColumns({SHARE: share, "topic": bare, "client": sf.coalesce(client, sf.lit(""))})
     topic = sf.col("topic")
     wild = _is_wild("topic")
+    internal = topic.startswith("$")
+    bad_filter = (topic == "") | (wild & ~topic.rlike(filters.VALID)) | topic.rlike(CONTROL_CHARACTERS)
     own = reduce(or_, (sf.col("client").startswith(name) for name in filters.OWN_CLIENTS))
-    faults = [
-        (own, Reason.OWN),
-        (topic.startswith("$"), Reason.INTERNAL),
-        (
-            (topic == "") | (wild & ~topic.rlike(filters.VALID)) | topic.rlike(CONTROL_CHARACTERS),
-            Reason.BAD_FILTER,
-        ),
-    ]
+    faults = [(own, Reason.OWN)]
+    unsure = sf.lit(True)
+    if topics is not None:  # a topic that is known to be a good one needs no further test
+        rows = _marked(rows, topics, "topic", "topic_known", ~(wild | internal | bad_filter))
+        unsure = ~sf.coalesce("topic_known", sf.lit(False))
+    faults += [(unsure & internal, Reason.INTERNAL), (unsure & bad_filter, Reason.BAD_FILTER)]
     if nodes is not None:
         rows = _marked(rows, nodes, "node", "node_known")
         faults.append((sf.col("node_known").isNull(), Reason.UNKNOWN_NODE))
     if topics is not None:
-        rows = _marked(rows, topics, "topic", "topic_known")
-        faults.append((~wild & sf.col("topic_known").isNull(), Reason.UNKNOWN_TOPIC))
-    fault = first_fault(faults)
+        faults.append((unsure & ~wild & sf.col("topic_known").isNull(), Reason.UNKNOWN_TOPIC))
+    rows = rows.withColumn("fault", first_fault(faults))  # a column, so that it is computed once
     known = sf.col("node_known").isNotNull() if nodes is not None else sf.lit(True)
-    wanted = fault.isin(Reason.INTERNAL, Reason.BAD_FILTER, Reason.UNKNOWN_TOPIC) & (topic != "") & known
-    left_out = sf.coalesce(sf.col(REASON).isNull() & wanted, sf.lit(False))
-    return rows.withColumns({LEFT_OUT: left_out, REASON: sf.coalesce(REASON, fault)})
+    of_filter = sf.col("fault").isin(Reason.INTERNAL, Reason.BAD_FILTER, Reason.UNKNOWN_TOPIC)
+    left_out = sf.coalesce(sf.col(REASON).isNull() & of_filter & (topic != "") & known, sf.lit(False))
+    return rows.withColumns({LEFT_OUT: left_out, REASON: sf.coalesce(REASON, "fault")})
 
 
-def tally(rows: DataFrame, pieces: int) -> DataFrame:
-    """Count checked rows in one pass: good rows by node and filter, bad rows one by one.
+def tally_subscriptions(rows: DataFrame, pieces: int) -> DataFrame:
+    """Count checked subscriptions in one pass: good rows by node and filter, refused rows one by one.
 
-    Nearly all rows differ, so combining equal rows before the shuffle would only fill the memory. Each
-    row goes to one of `pieces` partitions, which are small enough to be counted without a sort.
+    Nearly all rows differ, so combining equal rows before the shuffle would only fill the memory. Each row
+    goes to one of `pieces` partitions, which are small enough to be counted without a sort.
 
     Returns:
-        The columns node, filter, clients, rows and shared (the number of rows of shared subscriptions) for
-        good rows, and reason, raw and source for bad rows and headers; the columns of the other kind are
-        null. A bad row that is a subscription has its node and filter as left_node and left_filter.
+        The columns node, filter, clients and rows for good rows, and reason, raw and source for refused rows;
+        the columns of the other kind are null. A refused row that is a subscription has its node and filter
+        as left_node and left_topic. In addition, one row with the reason `SHARED` for each shared
+        subscription (raw) of a node (left_node); it counts 0 rows.
     """
-    good = sf.col(REASON).isNull()
-    bad = sf.col(REASON).isNotNull()
+    marks = sf.when(sf.col(SHARE).isNull() | sf.col(REASON).isNotNull(), sf.array(sf.lit(False)))
+    rows = rows.withColumn("mark", sf.explode(marks.otherwise(sf.array(sf.lit(False), sf.lit(True)))))
     left = [sf.when(sf.col(LEFT_OUT), sf.col(name)).alias(f"left_{name}") for name in ("node", "topic")]
-    details = (REASON, RAW, SOURCE, "left_node", "left_topic")
-    held = sf.when(bad, sf.struct(REASON, RAW, SOURCE, *left, sf.monotonically_increasing_id())).alias("held")
-    kept = [sf.when(good, sf.col(name)).alias(name) for name in ("node", "topic", "client")]
-    is_shared = sf.col(SHARE).isNotNull().cast("int").alias(SHARE)
-    apart = rows.select(held, *kept, is_shared).repartition(pieces, "held", "node", "topic", "client")
-    by_client = apart.groupBy("held", "node", "topic", "client")
-    counted_rows = (sf.count("*").alias("rows"), sf.sum(SHARE).alias("shared"))
-    by_filter = by_client.agg(*counted_rows).groupBy("held", "node", "topic")
-    counted = by_filter.agg(
-        sf.count("*").alias("clients"), sf.sum("rows").alias("rows"), sf.sum("shared").alias("shared")
+    nothing = sf.lit(None).cast("string")
+    shared = sf.struct(
+        sf.lit(SHARED).alias(REASON),
+        sf.col(SHARE).alias(RAW),
+        nothing.alias(SOURCE),
+        sf.col("node").alias("left_node"),
+        nothing.alias("left_topic"),
+        sf.lit(None).cast("long").alias("number"),
     )
-    fields = [sf.col("held").getField(name).alias(name) for name in details]
-    return counted.select("node", sf.col("topic").alias("filter"), "clients", "rows", "shared", *fields)
+    mark = sf.col("mark")
+    held = sf.when(mark, shared).otherwise(_held(*left)).alias("held")
+    kept = [sf.when(~mark, _good(name)).alias(name) for name in ("node", "topic", "client")]
+    apart = rows.select(held, *kept, sf.when(mark, 0).otherwise(1).alias("rows"))
+    apart = apart.coalesce(1) if pieces == 1 else apart.repartition(pieces, "held", "node", "topic")
+    by_client = apart.groupBy("held", "node", "topic", "client").agg(sf.sum("rows").alias("rows"))
+    counted = by_client.groupBy("held", "node", "topic").agg(
+        sf.count("*").alias("clients"), sf.sum("rows").alias("rows")
+    )
+    fields = _unpacked("left_node", "left_topic")
+    return counted.select("node", sf.col("topic").alias("filter"), "clients", "rows", *fields)
 
 
-def shared_notes(rows: DataFrame) -> list[str]:
+def shared_notes(brokers: dict[str, list[str]]) -> list[str]:
     """Notes on shared subscriptions that exist at several brokers: each of them delivers its own copy."""
-    found = rows.where(sf.col(REASON).isNull() & sf.col(SHARE).isNotNull()).select(SHARE, "node").distinct()
-    several = found.groupBy(SHARE).agg(sf.sort_array(sf.collect_list("node")).alias("nodes"))
-    listed = several.where(sf.size("nodes") > 1).orderBy(SHARE).toArrow().to_pylist()
+    several = sorted((share, sorted(nodes)) for share, nodes in brokers.items() if len(nodes) > 1)
     notes = [
-        f"shared subscription {one[SHARE]!r} is at {len(one['nodes']):,} brokers ({few(one['nodes'])}); "
+        f"shared subscription {share!r} is at {len(nodes):,} brokers ({few(nodes)}); "
         "the group of each broker receives a copy of its own"
-        for one in listed[:MOST_NOTES]
+        for share, nodes in several[:MOST_NOTES]
     ]
-    more = len(listed) - MOST_NOTES
+    more = len(several) - MOST_NOTES
     return [*notes, f"{more:,} more shared subscriptions are at several brokers"] if more > 0 else notes
-
-
-def expand_filters(
-    spark: SparkSession, wanted: DataFrame, known: DataFrame | None, wildcards: str
-) -> tuple[DataFrame, list[str], DataFrame | None]:
-    """The table subscriptions, notes on filters that match very much, and what is left out.
-
-    Args:
-        spark: the session.
-        wanted: the nodes and their filters.
-        known: the list of topics, if there is one; otherwise all filters without a wildcard are the topics.
-        wildcards: "group": each filter stays as it is; those that overlap count as one topic. "match": a
-            filter becomes the known topics that it matches, and what else it matches is left out.
-
-    Returns:
-        The subscriptions; the notes; None, or the filters that are not carried as they are: node, topic,
-        reason.
-    """
-    wild = _is_wild("filter")
-    patterns = _texts(wanted.where(wild).select("filter"))
-    plain = wanted.select("node", sf.col("filter").alias("topic"))
-    if not patterns:
-        return plain, [], None
-    literal = wanted.where(~wild).select(sf.col("filter").alias("topic")) if known is None else known
-    topics = _texts(literal)
-    if wildcards == "group":
-        return plain, _group_notes([*patterns, *topics], len(topics)), None
-    matched = _matched(patterns, topics)
-    pairs = [(text, topic) for text, found in matched.items() for topic in found]
-    meaning = _text_table(spark, ["filter", "topic"], pairs)
-    expanded = wanted.join(sf.broadcast(meaning), "filter", "left").select(
-        "node", sf.coalesce("topic", "filter").alias("topic")
-    )
-    narrowed = [(text, _narrowed(found)) for text, found in matched.items() if found != [text]]
-    if not narrowed:
-        return expanded.distinct(), [], None
-    reasons = wanted.join(sf.broadcast(_text_table(spark, ["filter", "reason"], narrowed)), "filter")
-    left_out = reasons.select("node", sf.col("filter").alias("topic"), "reason").distinct()
-    return expanded.distinct(), _match_notes(matched, len(topics)), left_out
-
-
-def _matched(patterns: list[str], topics: list[str]) -> dict[str, list[str]]:
-    """The topics that each filter matches; a filter that matches none stays, and so does what overlaps it.
-
-    Examples:
-        >>> _matched(["a/#", "x/+", "x/y/#", "a/+/c"], ["a/b"])
-        {'a/#': ['a/b', 'a/+/c'], 'x/+': ['x/+'], 'x/y/#': ['x/y/#'], 'a/+/c': ['a/+/c']}
-    """
-    index = filters.FilterIndex(topics)
-    found = {text: sorted(index.meeting(text)) for text in patterns}
-    unmatched = filters.FilterIndex(text for text in patterns if not found[text])
-    for text in patterns:
-        if found[text]:
-            common = {filters.common_filter(text, other) for other in unmatched.meeting(text)}
-            found[text] += sorted(filter(None, common))
-        else:
-            found[text] = [text]
-    return found
-
-
-def _narrowed(found: list[str]) -> str:
-    return f"carried only as the {len(found):,} topics of it that are known"
-
-
-def _group_notes(texts: list[str], topics: int) -> list[str]:
-    """Notes on groups of very many filters and topics."""
-    sizes: dict[str, int] = {}
-    for group in filters.groups(texts).values():
-        sizes[group] = sizes.get(group, 0) + 1
-    return [
-        f"{size:,} topics and topic filters overlap and count as one topic, named {text!r}"
-        for text, size in sorted(sizes.items())
-        if size > max(10, topics // 2)
-    ]
-
-
-def _match_notes(matched: dict[str, list[str]], topics: int) -> list[str]:
-    """Notes on filters that match very many topics."""
-    return [
-        f"filter {text!r} matches {len(found):,} of {topics:,} topics"
-        for text, found in matched.items()
-        if len(found) > max(10, topics // 2)
-    ]
 
 
 def not_carried_notes(table: pa.Table) -> list[str]:
@@ -250,11 +202,6 @@ def few(names: list[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _text_table(spark: SparkSession, names: list[str], rows: list[tuple[str, str]]) -> DataFrame:
-    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
-    return spark.createDataFrame(pa.table(columns, names=names))
-
-
 def check_publications(rows: DataFrame, nodes: DataFrame | None) -> DataFrame:
     """The publications, with a reason for each bad row; a topic has no wildcard."""
     topic = sf.col("topic")
@@ -270,24 +217,28 @@ def check_publications(rows: DataFrame, nodes: DataFrame | None) -> DataFrame:
     return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))
 
 
-def total_rates(rows: DataFrame) -> DataFrame:
-    """One row per node and topic: node, topic, rate, and the number of rows of which it is the sum."""
-    return rows.groupBy("node", "topic").agg(sf.sum("rate").alias("rate"), sf.count("*").alias("samples"))
+def tally_publications(rows: DataFrame) -> DataFrame:
+    """The publications as a tally: node, topic, their total rate, rows, and the refused rows."""
+    apart = rows.select(_held(), _good("node"), _good("topic"), _good("rate"))
+    counted = apart.groupBy("held", "node", "topic").agg(
+        sf.sum("rate").alias("rate"), sf.count("*").alias("rows")
+    )
+    return counted.select("node", "topic", "rate", "rows", *_unpacked())
 
 
-def _marked(rows: DataFrame, known: DataFrame, column: str, mark: str) -> DataFrame:
-    """The rows with a column `mark`: true if the value of `column` is known; `known` has each value once."""
-    listed = known.select(column).withColumn(mark, sf.lit(True))
+def _marked(
+    rows: DataFrame, known: DataFrame, column: str, mark: str, value: Column | None = None
+) -> DataFrame:
+    """The rows with a column `mark`, null if the value of `column` is unknown; `known` has each value once.
+
+    The mark of a known value is true, or `value`, which is computed once for each.
+    """
+    listed = known.select(column).withColumn(mark, sf.lit(True) if value is None else value)
     return rows.join(sf.broadcast(listed), column, "left")
 
 
 def _is_wild(column: str) -> Column:
     return sf.col(column).contains("+") | sf.col(column).contains("#")
-
-
-def _texts(column: DataFrame) -> list[str]:
-    """The distinct values of a frame of one column, ascending."""
-    return sorted(column.distinct().toArrow().column(0).to_pylist())
 
 
 def check_latency(rows: DataFrame, known: DataFrame | None) -> DataFrame:
@@ -313,22 +264,24 @@ def check_latency(rows: DataFrame, known: DataFrame | None) -> DataFrame:
     return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))
 
 
-def median_latency(samples: DataFrame, symmetric: str) -> DataFrame:
-    """One row per pair: src, dst, the median rtt_ms, and the number of samples.
+def tally_latency(rows: DataFrame, symmetric: str) -> DataFrame:
+    """The samples as a tally: src, dst, the median rtt_ms, rows, and the refused rows.
 
     Args:
-        samples: src, dst, rtt_ms.
+        rows: the checked samples.
         symmetric: "none" keeps both directions; "mean", "min" or "max" combines them.
     """
-    directed = samples.groupBy("src", "dst").agg(
-        sf.median("rtt_ms").alias("rtt_ms"), sf.count("*").alias("samples")
+    apart = rows.select(_held(), _good("src"), _good("dst"), _good("rtt_ms"))
+    counted = apart.groupBy("held", "src", "dst").agg(
+        sf.median("rtt_ms").alias("rtt_ms"), sf.count("*").alias("rows")
     )
-    if symmetric == "none":
-        return directed
-    rule = {"mean": sf.mean, "min": sf.min, "max": sf.max}[symmetric]
-    return directed.groupBy(sf.least("src", "dst").alias("src"), sf.greatest("src", "dst").alias("dst")).agg(
-        rule("rtt_ms").alias("rtt_ms"), sf.sum("samples").alias("samples")
-    )
+    if symmetric != "none":
+        rule = {"mean": sf.mean, "min": sf.min, "max": sf.max}[symmetric]
+        pair = sf.least("src", "dst").alias("src"), sf.greatest("src", "dst").alias("dst")
+        counted = counted.groupBy("held", *pair).agg(
+            rule("rtt_ms").alias("rtt_ms"), sf.sum("rows").alias("rows")
+        )
+    return counted.select("src", "dst", "rtt_ms", "rows", *_unpacked())
 
 
 def read_matrix(path: Path, nodes: list[str]) -> pa.Table:

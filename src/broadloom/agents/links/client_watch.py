@@ -1,0 +1,130 @@
+"""Watch of the sessions at all brokers, for moves of ordinary clients, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from broadloom.agents.links.followed_sessions import ENDS, STAYS, FollowedSession
+from broadloom.agents.links.loop_calls import ask_loop
+from broadloom.agents.links.mosquitto_watch import MosquittoWatch
+from broadloom.agents.moves.ordinary_clients import SeenClient
+from broadloom.deployment import FleetBroker, safe_name
+from broadloom.mqtt.endpoint import Endpoint
+from broadloom.mqtt.topic_filters import OWN_CLIENTS
+
+if TYPE_CHECKING:
+    from broadloom.agents.moves.move_service import AgentConfig
+
+LOG = logging.getLogger("broadloom.agents.moves")
+MOST_PROBLEMS = 100
+START_SECONDS = 30.0  # for reading what is known from before
+_KEEPS = {ENDS: False, STAYS: True}
+
+
+class ClientWatch:
+    """Follows the sessions of ordinary clients at mosquitto brokers.
+
+    The sources are the broker's log on topics (`log_dest topic` with `log_type subscribe`, `unsubscribe`
+    and `notice`), and, where they are on this machine, its log file and `mosquitto.db`.
+
+    Args:
+        config: the configuration of the agent that moves clients.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="broadloom-clients", daemon=True)
+        self._stopping = asyncio.Event()
+        self._is_started = threading.Event()
+        self._problems: dict[str, None] = {}
+        self._watches: dict[str, MosquittoWatch] = {}
+        tls = config.login.tls()
+        for name, address in config.agent_addresses.items():
+            sources = config.subscriptions.get(name) or None
+            broker = FleetBroker(name, str(address), tls=None, subscriptions=sources)
+            endpoint = Endpoint(address.hostname, address.port, tls, config.login)
+            state = config.journal / f"clients-{safe_name(name)}"  # what was seen survives a restart
+            watch = MosquittoWatch(broker, endpoint, _nothing, _nothing, self._on_problem, state)
+            watch.solved = self._on_solved
+            watch.client = f"broadloom-clients-{name}"
+            self._watches[name] = watch
+
+    def start(self) -> None:
+        """Begin to follow all brokers; returns when what is known from before is read."""
+        self._thread.start()
+        self._is_started.wait(START_SECONDS)
+
+    def stop(self) -> None:
+        """End."""
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+
+    def clients(self) -> Collection[SeenClient]:
+        """All ordinary clients."""
+        return ask_loop(self._loop, self._seen, [])
+
+    def find(self, client: str) -> SeenClient | None:
+        """The session of a client: the connected one if it has several; None: no broker shows it."""
+        return ask_loop(self._loop, lambda: self._found(client), None)
+
+    def problems(self) -> list[str]:
+        """What cannot be seen, and why."""
+        return list(self._problems)
+
+    def _seen(self) -> list[SeenClient]:
+        names = {name for watch in self._watches.values() for name in watch.followed.sessions}
+        found = [self._found(name) for name in sorted(names) if not name.startswith(OWN_CLIENTS)]
+        return [one for one in found if one is not None]
+
+    def _found(self, client: str) -> SeenClient | None:
+        sessions = {
+            broker: watch.followed.sessions[client]
+            for broker, watch in self._watches.items()
+            if client in watch.followed.sessions
+        }
+        if not sessions:
+            return None
+        broker = max(sessions, key=lambda name: _rank(sessions[name]))
+        session = sessions[broker]
+        filters = tuple((text, session.qualities.get(text, 1)) for text in sorted(session.filters))
+        return SeenClient(client, broker, filters, session.connected, _KEEPS.get(session.lasting))
+
+    def _on_problem(self, text: str) -> None:
+        if text not in self._problems and len(self._problems) < MOST_PROBLEMS:
+            self._problems[text] = None
+            LOG.warning("%s", text)
+
+    def _on_solved(self, text: str) -> None:
+        self._problems.pop(text, None)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._follow())
+        finally:
+            self._loop.close()
+
+    async def _follow(self) -> None:
+        for watch in self._watches.values():
+            await watch.start()
+        self._is_started.set()
+        await self._stopping.wait()
+        for watch in self._watches.values():
+            await watch.stop()
+
+
+def _rank(session: FollowedSession) -> tuple[bool, bool, float]:
+    return session.connected, not session.unsure, session.since
+
+
+def _nothing() -> None:
+    pass
+
+
+def watch_clients(config: AgentConfig) -> ClientWatch:
+    """The clients of the brokers of a configuration."""
+    return ClientWatch(config)

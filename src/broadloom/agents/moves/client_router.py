@@ -1,0 +1,113 @@
+"""Routers in front of brokers: the map from client ids to brokers, in its file and in HAProxy's memory."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from broadloom.deployment.targets.haproxy_router import map_key, map_text, read_map
+from broadloom.errors import UnreachableError
+from broadloom.mqtt.endpoint import Address
+from broadloom.storage import write_file
+
+SECONDS = 5.0
+MOST_ANSWER = 64 << 20  # bytes of a map
+
+
+class HaproxyRouter:
+    """The map of one or more HAProxys, from client ids to brokers.
+
+    The file is written before HAProxy is told, so that a router that starts at any moment has the map.
+
+    Args:
+        sockets: the runtime sockets, each the path of a Unix socket or `host:port`.
+        path: the map file, by the path that the routers' configuration has.
+
+    Examples:
+        >>> HaproxyRouter([], None).send({"meter-1": "broker-rome"})
+    """
+
+    def __init__(self, sockets: Sequence[str], path: Path | None) -> None:
+        self._sockets = tuple(sockets)
+        self._path = path
+        self._lock = threading.Lock()
+        self._known: dict[str, str] = {}  # backends by percent-encoded client id
+        if path is not None and path.exists():
+            self._known = read_map(path.read_text())
+
+    def send(self, backends: Mapping[str, str]) -> None:
+        """Change the backends of some clients, in the file and in all routers.
+
+        Raises:
+            UnreachableError: a router does not answer, or refuses; the file has the change.
+            StorageError: the file cannot be written; nothing is changed.
+        """
+        changed = {map_key(client): backend for client, backend in backends.items()}
+        with self._lock:
+            if not changed.items() <= self._known.items():
+                self._write(self._known | changed)
+                self._known |= changed
+            for router in self._sockets:
+                self._tell(router, changed)
+
+    def synchronize(self) -> None:
+        """Tell routers what they lack: one that has restarted elsewhere has forgotten changes.
+
+        Raises:
+            UnreachableError: a router does not answer.
+        """
+        with self._lock:
+            for router in self._sockets:
+                shown = self._ask(router, f"show map {self._path}")
+                has = {row[1]: row[2] for row in map(str.split, shown.splitlines()) if len(row) == 3}
+                wrong = {key: value for key, value in self._known.items() if has.get(key) != value}
+                if wrong:
+                    self._tell(router, wrong)
+
+    def _write(self, backends: Mapping[str, str]) -> None:
+        if self._path is not None:
+            lines = [f"{key} {backend}" for key, backend in sorted(backends.items())]
+            text = map_text({}) + "".join(f"{line}\n" for line in lines)
+            write_file(self._path, text.encode(), mode=0o644)  # HAProxy reads it as its own user
+
+    def _tell(self, router: str, backends: Mapping[str, str]) -> None:
+        for key, backend in backends.items():
+            answer = self._ask(router, f"set map {self._path} {key} {backend}").strip()
+            if answer.startswith("entry not found"):
+                answer = self._ask(router, f"add map {self._path} {key} {backend}").strip()
+            if answer:
+                raise UnreachableError(f"the router at {router} refuses a change of its map: {answer:.120}")
+
+    def _ask(self, router: str, command: str) -> str:
+        try:
+            with _connected(router) as connection:
+                connection.sendall(command.encode() + b"\n")
+                parts = []
+                size = 0
+                while part := connection.recv(65_536):
+                    parts.append(part)
+                    size += len(part)
+                    if size > MOST_ANSWER:
+                        raise UnreachableError(f"the router at {router} sends too much")
+        except OSError as error:
+            if isinstance(error, UnreachableError):
+                raise
+            reason = error.strerror or error
+            raise UnreachableError(f"the router at {router} does not answer: {reason}") from error
+        return b"".join(parts).decode(errors="replace")
+
+
+def _connected(router: str) -> socket.socket:
+    if "/" not in router:
+        address = Address.parse(router, what="a router's socket")
+        return socket.create_connection((address.hostname, address.port), SECONDS)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(SECONDS)
+        connection.connect(router)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

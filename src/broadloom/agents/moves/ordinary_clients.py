@@ -1,0 +1,320 @@
+"""Moves of ordinary clients: who they are, and the thread with the relay that moves them (paper 5, V).
+
+The router's map, the sessions at both brokers and the relay do for such a client what a `MovingClient` does
+by itself. All steps can be repeated, and leave the client at its home until it has arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from broadloom.agents.http_server import server_context
+from broadloom.agents.monitoring import RateLimitedLog
+from broadloom.agents.moves.broker_sessions import Then, forget
+from broadloom.agents.moves.client_policy import MovePolicy
+from broadloom.agents.moves.client_relay import ClientRelay, RelayCounts, RelayedMove, RelayPlan
+from broadloom.agents.moves.client_router import HaproxyRouter
+from broadloom.deployment.targets.haproxy_router import moving_to, served_by
+from broadloom.errors import BroadloomError, InputError, UnreachableError
+from broadloom.mqtt.endpoint import Address, Login
+from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX
+from broadloom.mqtt.topic_filters import QosFilters
+
+log = logging.getLogger("broadloom.agents.moves")
+
+SYNCHRONIZE_SECONDS = 5.0
+SHARED = "$share/"
+Report = Callable[[str, str], None]  # called with `connected`, `drained` or `failed`, and a note
+NO_SESSION = "the client keeps no session: messages between its two connections can be lost"
+
+
+@dataclass(frozen=True)
+class SeenClient:
+    """A client as its broker shows it.
+
+    Attributes:
+        client: its client id.
+        broker: the broker that has its session.
+        filters: the topic filters of its session.
+        is_connected: whether it is connected.
+        keeps: whether its session outlives its connection; None: that is not known.
+    """
+
+    client: str
+    broker: str
+    filters: QosFilters
+    is_connected: bool
+    keeps: bool | None
+
+    def own_filters(self) -> QosFilters:
+        """The filters without those of a fence that was left in the session."""
+        return tuple(one for one in self.filters if not one[0].startswith(INTERNAL_PREFIX))
+
+    def obstacle(self) -> str:
+        """Why it cannot be moved; empty: it can."""
+        shared = next((text for text, _ in self.filters if text.startswith(SHARED)), None)
+        return (
+            ""
+            if shared is None
+            else f"its subscription {shared!r:.60} is shared, and shared ones do not move"
+        )
+
+
+class ClientSight(Protocol):
+    """The brokers' own lists of their clients."""
+
+    def start(self) -> None:
+        """Begin to follow all brokers."""
+
+    def clients(self) -> Collection[SeenClient]:
+        """All ordinary clients; any thread can call this."""
+
+    def find(self, client: str) -> SeenClient | None:
+        """The session of a client: the connected one if it has several; None: no broker shows it."""
+
+    def problems(self) -> list[str]:
+        """What cannot be seen, and why."""
+
+    def stop(self) -> None:
+        """End."""
+
+
+class RelayedClients(Protocol):
+    """Operations of the agent for ordinary clients; tests implement it without brokers."""
+
+    policy: MovePolicy
+
+    def prepare(self, plan: RelayPlan, then: Then) -> None:
+        """Open the client's session at the foreign broker."""
+
+    def take_over(
+        self, plan: RelayPlan, foreign: str, report: Callable[[str, str], None], then: Then
+    ) -> None:
+        """Send the client to the foreign broker, by the map, and disconnect it from home."""
+
+    def hand_over(self, plan: RelayPlan, home: str, foreign: str, then: Then) -> None:
+        """Send a client that keeps no session to the foreign broker."""
+
+    def release(self, client: str, broker: str) -> None:
+        """The client is at a broker, and connects to it by itself from now on."""
+
+    def give_up(self, client: str, broker: str) -> None:
+        """Stop a move; the client goes to its home broker."""
+
+
+class OrdinaryMover:
+    """Moves ordinary clients, in a thread with an event loop of its own.
+
+    Args:
+        policy: the operator's consent.
+        router: the map of the routers.
+        login: the login of the agent.
+        relay: where the relay listens.
+        tls: certificate file and key file of the relay; None: plain text, for routers on this machine.
+        ttl: seconds for which home brokers continue to queue messages.
+        settle: the most seconds that a message takes between brokers.
+
+    Raises:
+        InputError: a file cannot be used for TLS.
+    """
+
+    def __init__(
+        self,
+        policy: MovePolicy,
+        router: HaproxyRouter,
+        login: Login,
+        relay: Address,
+        tls: tuple[str, str] | None,
+        ttl: float,
+        settle: float,
+    ) -> None:
+        self.policy = policy
+        self._router = router
+        self._login = login
+        self._relay = ClientRelay(relay, None if tls is None else server_context(*tls))
+        self._ttl = ttl
+        self._settle = settle
+        self._loop = asyncio.new_event_loop()
+        self._thread: threading.Thread | None = None
+        self._warnings = RateLimitedLog(log)
+        self._stopping: asyncio.Event | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.done: Counter[str] = Counter()  # messages of finished moves, by what happened to them
+
+    def start(self, homes: Iterable[tuple[str, str]]) -> None:
+        """Start the relay, and put the brokers of moved clients into the map.
+
+        Raises:
+            InputError: the relay cannot listen.
+        """
+        started: Future[None] = Future()
+        thread = threading.Thread(target=self._run, args=(started,), name="broadloom-relay", daemon=True)
+        self._thread = thread
+        thread.start()
+        try:
+            started.result()
+        except OSError as error:
+            thread.join()
+            address = self._relay.address
+            raise InputError(
+                f"the relay cannot listen at {address}: {error.strerror}; give another"
+            ) from error
+        with suppress(UnreachableError):  # told again soon
+            self._router.send({client: served_by(home) for client, home in homes})
+
+    def stop(self) -> None:
+        """End all connections; the sessions stay."""
+        if self._thread is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop_soon)
+            self._thread.join()
+
+    def _stop_soon(self) -> None:
+        if self._stopping is not None:
+            self._stopping.set()
+
+    def refused(self) -> dict[str, int]:
+        """Connections that the relay has refused, by reason."""
+        return dict(self._relay.refused)
+
+    # Steps of moves; `then` is called with the error, or None.
+
+    def prepare(self, plan: RelayPlan, then: Then) -> None:
+        """Open the client's session at the foreign broker."""
+        self._submit(then, lambda: self._prepare(plan))
+
+    def take_over(
+        self, plan: RelayPlan, foreign: str, report: Callable[[str, str], None], then: Then
+    ) -> None:
+        """Send the client to the foreign broker, by the map, and disconnect it from home."""
+        self._submit(then, lambda: self._take_over(plan, foreign, report))
+
+    def hand_over(self, plan: RelayPlan, home: str, foreign: str, then: Then) -> None:
+        """Send a client that keeps no session to the foreign broker."""
+
+        async def work() -> None:
+            await asyncio.to_thread(self._router.send, {plan.client: served_by(foreign)})
+            error = await asyncio.to_thread(forget, plan.home, plan.client, self._login)
+            if error:
+                raise UnreachableError(f"broker {home!r}: {error}")
+
+        self._submit(then, work)
+
+    def release(self, client: str, broker: str) -> None:
+        """The client is at a broker, and connects to it by itself from now on."""
+
+        async def work() -> None:
+            await self._route(client, served_by(broker))
+            move = self._relay.moves.get(client)
+            if move is not None:
+                await move.release()
+                self._drop(client)
+
+        self._submit(self._ignore, work)
+
+    def give_up(self, client: str, broker: str) -> None:
+        """Stop a move; the client goes to its home broker."""
+
+        async def work() -> None:
+            move = self._relay.moves.get(client)
+            if move is not None:
+                move.drop_witness()
+            await self._route(client, served_by(broker))
+            self._drop(client)
+
+        self._submit(self._ignore, work)
+
+    async def _prepare(self, plan: RelayPlan) -> None:
+        known = self._relay.moves.get(plan.client)
+        if known is not None:
+            known.close()
+        move = RelayedMove(plan, self._login, self._ttl, self._settle)
+        self._relay.moves[plan.client] = move
+        await move.prepare()
+
+    async def _take_over(self, plan: RelayPlan, foreign: str, report: Report) -> None:
+        move = self._relay.moves.get(plan.client)
+        if move is None or move.plan.move != plan.move:
+            move = RelayedMove(plan, self._login, self._ttl, self._settle)
+            self._relay.moves[plan.client] = move
+        move.report = report
+        await asyncio.to_thread(self._router.send, {plan.client: moving_to(foreign)})
+        await move.take_over()
+
+    async def _route(self, client: str, backend: str) -> None:
+        """Change the map; a router that does not answer is told again later."""
+        try:
+            await asyncio.to_thread(self._router.send, {client: backend})
+        except BroadloomError as error:
+            self._warnings.warn("router", "the map of a router is not up to date: %s", error)
+
+    def _drop(self, client: str) -> None:
+        move = self._relay.moves.pop(client, None)
+        if move is not None:
+            move.close()
+            counts: RelayCounts = move.counts
+            self.done.update({"from_home": counts.from_home, "left_out": counts.left_out})
+
+    # The thread.
+
+    def _submit(self, then: Then, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def run() -> None:
+            error = None
+            try:
+                await work()
+            except (BroadloomError, OSError) as failure:
+                error = str(failure)
+            except Exception as failure:  # of any kind: the agent repeats the work
+                log.exception("a step of an ordinary client's move failed")
+                error = f"{failure!r:.200}"
+            then(error)
+
+        def begin() -> None:
+            task = self._loop.create_task(run())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        with suppress(RuntimeError):  # the loop is closed: the agent stops
+            self._loop.call_soon_threadsafe(begin)
+
+    @staticmethod
+    def _ignore(_error: str | None) -> None:
+        pass
+
+    def _run(self, started: Future[None]) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve(started))
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    async def _serve(self, started: Future[None]) -> None:
+        self._stopping = asyncio.Event()
+        try:
+            await self._relay.start()
+        except OSError as error:
+            started.set_exception(error)
+            return
+        started.set_result(None)
+        while not self._stopping.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SYNCHRONIZE_SECONDS):
+                    await self._stopping.wait()
+            for move in self._relay.moves.values():
+                move.drop_home()
+            try:
+                await asyncio.to_thread(self._router.synchronize)
+            except BroadloomError as error:
+                self._warnings.warn("router", "the map of a router is not up to date: %s", error)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._relay.stop()

@@ -1,0 +1,249 @@
+"""Steps of the moves of ordinary clients: what the agent does in each state (paper 5, section V).
+
+`request_to_move` asks the operator's policy instead of the client, and `accept` is its answer. `replicate`
+prepares the foreign session, `connect` changes the map and disconnects the client from home, and `redirect`
+is the work of the relay, until the session at home is ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from broadloom.agents.moves.client_relay import RelayPlan
+from broadloom.agents.moves.move_registry import (
+    ORDINARY,
+    Abandoned,
+    Change,
+    Drained,
+    Move,
+    MoveState,
+    Registry,
+    Resident,
+    Stray,
+    new_id,
+)
+from broadloom.agents.moves.ordinary_clients import NO_SESSION, RelayedClients
+from broadloom.mqtt.endpoint import Address
+
+log = logging.getLogger("broadloom.agents.moves")
+
+LEAVING = "the client has been ordered to move"
+COMING = "waiting for the client to connect"
+BUSY_STATES = (MoveState.ACCEPTED, MoveState.REPLICATED, MoveState.CONNECTED)
+
+
+class OrdinarySteps:
+    """Moves of ordinary clients in the agent's thread.
+
+    Args:
+        clients: the relay and the routers.
+        registry: the agent's state.
+        addresses: the brokers' addresses for clients.
+        agent_addresses: the brokers' addresses for the agent.
+        save: journals changes and acts on them.
+        in_own_thread: makes a function that has the agent's thread call another one.
+        is_due: whether a step can be made or repeated now.
+        unlinked: the broker of a move to which links do not carry the client's filters yet.
+        clock: seconds since 1970.
+        limits: the seconds of `settle`, `move` and `abandon`.
+    """
+
+    def __init__(
+        self,
+        clients: RelayedClients,
+        registry: Registry,
+        addresses: Mapping[str, Address],
+        agent_addresses: Mapping[str, Address],
+        save: Callable[[list[Change]], None],
+        in_own_thread: Callable[[Callable[..., None]], Callable[..., None]],
+        is_due: Callable[[Any, float], bool],
+        unlinked: Callable[[Move], str | None],
+        clock: Callable[[], float],
+        limits: Mapping[str, float],
+    ) -> None:
+        self._clients = clients
+        self._registry = registry
+        self._addresses = addresses
+        self._agent_addresses = agent_addresses
+        self._save = save
+        self._in_own_thread = in_own_thread
+        self._is_due = is_due
+        self._unlinked = unlinked
+        self._clock = clock
+        self._limits = limits
+        self._busy: set[str] = set()  # moves with a step under way
+        self._prepared: set[str] = set()  # moves whose session this process has prepared
+        self._left: set[str] = set()  # moves whose client this process has disconnected from home
+
+    def advance(self, move: Move, waited: float, now: float) -> None:
+        """Do the next step of a move, if it is due."""
+        if move.id in self._busy:
+            return
+        resident = self._registry.residents[move.client]
+        if move.state is MoveState.REQUESTED:
+            self._ask_policy(move, now)
+        elif move.state is MoveState.STAYING and now >= move.until:
+            self._save([move.to(MoveState.REQUESTED, now)])
+        elif move.state is MoveState.ACCEPTED:
+            self._replicate(move, resident, waited, now)
+        elif move.state is MoveState.REPLICATED:
+            self._connect(move, resident, waited, now)
+        elif move.state is MoveState.CONNECTED:
+            self._redirect(move, resident, waited, now)
+
+    def _ask_policy(self, move: Move, now: float) -> None:
+        """`request_to_move` and `accept`: the operator's policy answers for the client."""
+        answer = self._clients.policy.answer(move.client, move.home, move.foreign, now)
+        if answer.answer == "decline":
+            self._save([move.to(MoveState.DECLINED, now, "the policy file does not let it move")])
+        elif answer.answer == "stay":
+            self._save(
+                [move.to(MoveState.STAYING, now, "the policy file lets it move later", answer.until or now)]
+            )
+        elif self._under_way() >= self._clients.policy.at_once:
+            note = f"waiting: the policy file lets {self._clients.policy.at_once} clients move at once"
+            if move.note != note:
+                self._save([replace(move, note=note)])
+        else:  # the foreign broker can have a stray session from before
+            self._save([Drained(move.client, move.foreign), move.to(MoveState.ACCEPTED, now)])
+
+    def _under_way(self) -> int:
+        residents = self._registry.residents
+        return sum(
+            one.state in BUSY_STATES and residents[one.client].kind == ORDINARY and one.note != COMING
+            for one in self._registry.active_moves()
+        )
+
+    def _replicate(self, move: Move, resident: Resident, waited: float, now: float) -> None:
+        """`replicate`: prepare the client's session at the foreign broker."""
+        unlinked = self._unlinked(move)
+        if waited > self._limits["move"]:
+            note = f"links of {unlinked!r} are not up" if unlinked else "the foreign broker does not answer"
+            self._fail(move, MoveState.FAILED, note, now)
+        elif resident.keeps is False and not unlinked:
+            self._save([move.to(MoveState.REPLICATED, now)])
+        elif not unlinked and self._is_due((move.id, move.state), now):
+            self._prepare(move, resident)
+
+    def _prepare(self, move: Move, resident: Resident) -> None:
+        def then(error: str | None) -> None:
+            self._busy.discard(move.id)
+            current = self._registry.moves[move.id]
+            if error:
+                log.info("move %s: no session at %r yet: %s", move.id, move.foreign, error)
+                return
+            self._prepared.add(move.id)
+            if current.state is MoveState.ACCEPTED:
+                self._save([current.to(MoveState.REPLICATED, self._clock())])
+            elif current.state is MoveState.REPLICATED:
+                self._save([replace(current, since=self._clock())])
+
+        self._busy.add(move.id)
+        self._clients.prepare(self._plan(move, resident), self._in_own_thread(then))
+
+    def _connect(self, move: Move, resident: Resident, waited: float, now: float) -> None:
+        """`connect`: change the map, and disconnect the client from home, so that it connects anew."""
+        if move.note not in (LEAVING, COMING):
+            if move.id not in self._prepared and resident.keeps is not False:
+                if self._is_due((move.id, move.state), now):  # prepared by an agent that has died
+                    self._prepare(move, resident)
+            elif waited >= 2 * self._limits["settle"]:
+                self._save([replace(move, since=now, note=LEAVING)])
+        elif waited > (self._limits["abandon"] if move.note == COMING else self._limits["move"]):
+            self._fail(move, MoveState.FAILED, "the client did not come", now)
+        elif resident.keeps is False:
+            self._hand_over(move, resident, now)
+        elif move.id not in self._left and self._is_due((move.id, move.state), now):
+            self._take_over(move, resident)
+
+    def _take_over(self, move: Move, resident: Resident) -> None:
+        plan = replace(self._plan(move, resident), is_recovery=move.id not in self._prepared)
+
+        def then(error: str | None) -> None:
+            self._busy.discard(move.id)
+            current = self._registry.moves[move.id]
+            if error:
+                log.info("move %s: the client does not leave %r yet: %s", move.id, move.home, error)
+                return
+            self._left.add(move.id)
+            if current.state is MoveState.REPLICATED:
+                self._save([replace(current, since=self._clock(), note=COMING)])
+
+        self._busy.add(move.id)
+        report = self._in_own_thread(lambda event, note: self._on_report(move.id, event, note))
+        self._clients.take_over(plan, move.foreign, report, self._in_own_thread(then))
+
+    def _hand_over(self, move: Move, resident: Resident, now: float) -> None:
+        """A client without a session has nothing to redirect."""
+        if not self._is_due((move.id, move.state), now):
+            return
+
+        def then(error: str | None) -> None:
+            self._busy.discard(move.id)
+            current = self._registry.moves[move.id]
+            moment = self._clock()
+            if error:
+                log.info("move %s: the client does not leave %r yet: %s", move.id, move.home, error)
+            elif current.state is MoveState.REPLICATED:
+                moved = replace(self._registry.residents[move.client], broker=move.foreign, since=moment)
+                arrived = current.to(MoveState.CONNECTED, moment)
+                self._save([moved, arrived, arrived.to(MoveState.REDIRECTED, moment, NO_SESSION)])
+
+        self._busy.add(move.id)
+        self._clients.hand_over(
+            self._plan(move, resident), move.home, move.foreign, self._in_own_thread(then)
+        )
+
+    def _redirect(self, move: Move, resident: Resident, waited: float, now: float) -> None:
+        """`redirect`: the relay does it; after a restart of the agent it begins anew."""
+        if waited > self._limits["abandon"]:
+            note = f"messages waiting at {move.home!r} were abandoned"
+            left = Abandoned(move.client, move.home, now, True)
+            self._save([left, move.to(MoveState.REDIRECTED, now, note)])
+            self._clients.release(move.client, move.foreign)
+        elif move.id not in self._left and self._is_due((move.id, move.state), now):
+            self._take_over(move, resident)
+
+    def _on_report(self, move_id: str, event: str, note: str) -> None:
+        """What the relay reports of a client."""
+        move = self._registry.moves[move_id]
+        now = self._clock()
+        resident = self._registry.residents[move.client]
+        if event == "connected" and move.state is MoveState.REPLICATED:
+            moved = replace(resident, broker=move.foreign, since=now)
+            self._save([moved, move.to(MoveState.CONNECTED, now)])
+        elif event == "drained" and move.state is MoveState.CONNECTED:
+            # A broker that is killed now restores the session, so it is ended once more.
+            again = Stray(move.client, move.home, now, False, new_id(), last=True)
+            self._save([move.to(MoveState.REDIRECTED, now, note), again])
+            self._clients.release(move.client, move.foreign)
+        elif event == "failed" and move.state in (MoveState.REPLICATED, MoveState.CONNECTED):
+            self._fail(move, MoveState.FAILED, note, now)
+
+    def _fail(self, move: Move, state: MoveState, note: str, now: float) -> None:
+        """End a move whose client goes home, where its session has everything."""
+        home = replace(self._registry.residents[move.client], broker=move.home)
+        stray = Stray(move.client, move.foreign, now, False, new_id())
+        self._save([home, move.to(state, now, note), stray])
+        self._clients.give_up(move.client, move.home)
+
+    def cancel(self, move: Move, now: float) -> None:
+        """End a move by the operator's wish, as long as its client has not arrived."""
+        if move.state in (MoveState.REQUESTED, MoveState.STAYING):
+            self._save([move.to(MoveState.CANCELLED, now, "cancelled by the operator")])
+        else:
+            self._fail(move, MoveState.CANCELLED, "cancelled by the operator", now)
+
+    def _plan(self, move: Move, resident: Resident) -> RelayPlan:
+        return RelayPlan(
+            move.id,
+            move.client,
+            resident.filters,
+            self._agent_addresses[move.home],
+            self._agent_addresses[move.foreign],
+            self._addresses[move.foreign],
+            is_permanent=resident.keeps is True,
+        )

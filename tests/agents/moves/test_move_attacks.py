@@ -1,0 +1,273 @@
+"""Misuse of moves: each attempt is refused and counted, and the moves of others go on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+
+import pytest
+from moving import (
+    LIMIT,
+    QUICK,
+    TrafficCounter,
+    addresses,
+    all_moves_over,
+    client_addresses,
+    linked_brokers,
+    payload_id,
+    running_agent,
+    unlinked_brokers,
+    wait_for,
+)
+
+from broadloom.agents.moves.broker_sessions import TOPIC, replicate
+from broadloom.agents.moves.control_codes import ClientKeys, seal
+from broadloom.agents.moves.control_messages import (
+    ConnectOrder,
+    Register,
+    dump,
+    from_client,
+    redirect_topic,
+    to_client,
+)
+from broadloom.agents.moves.move_agent import MOST_WAITING, MOST_WAITING_OF_ONE
+from broadloom.agents.moves.move_registry import MoveState
+from broadloom.agents.moves.moving_client import MovingClient
+from broadloom.agents.moves.operator_api import MOST_CONNECTIONS, HttpServer, Operator, OperatorApi
+from broadloom.errors import StorageError
+from broadloom.mqtt.endpoint import Login
+from broadloom.mqtt.paho import connect, message_properties, new_client, stop_client
+
+KEYS = ClientKeys("a key for tests, not a secret")
+live = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
+
+
+class Mallory:
+    """A client without a key at a broker whose rules let everybody do everything."""
+
+    def __init__(self, address) -> None:
+        self.heard: list[tuple[str, bytes]] = []
+        self._client = new_client("mallory", Login())
+        self._client.on_message = lambda _c, _d, message: self.heard.append((message.topic, message.payload))
+        connect(self._client, address, clean=True)
+        self._client.loop_start()
+
+    def __enter__(self):
+        assert wait_for(self._client.is_connected)
+        return self
+
+    def __exit__(self, *_):
+        stop_client(self._client)
+
+    def read(self, topic: str) -> None:
+        """Subscribe."""
+        self._client.subscribe(topic, 1)
+
+    def send(self, topic: str, payload: bytes, qos: int = 1, **properties: str) -> None:
+        """Publish a message, and wait until the broker has it if it acknowledges it."""
+        user = message_properties(list(properties.items()))
+        sent = self._client.publish(topic, payload, qos, properties=user)
+        if qos:
+            sent.wait_for_publish(LIMIT)
+
+
+class TestLive:
+    """On brokers without any rules."""
+
+    pytestmark = live
+
+    def test_forged_and_replayed_messages_and_floods_do_not_stop_a_move(self, tmp_path):
+        """Nobody else can speak for Alice or to her, though every rule would let them."""
+        traffic = TrafficCounter()
+        with linked_brokers("hf") as brokers:
+            endpoints = addresses(brokers)
+            with (
+                running_agent(endpoints, tmp_path / "journal", QUICK, keys=KEYS) as agent,
+                Mallory(endpoints["h"]) as mallory,
+            ):
+                mallory.read(from_client("+", "+"))
+                alice = MovingClient(
+                    "alice",
+                    client_addresses(brokers),
+                    "h",
+                    traffic.callback("alice"),
+                    identify=payload_id,
+                    key=KEYS.of("alice"),
+                    plain=True,
+                )
+                alice.subscribe("t/1")
+                with alice:
+                    assert wait_for(lambda: "alice" in agent.registry.residents)
+                    # Forged: without a code, and with the code of another client's key.
+                    body = dump(Register("bob", 2**62, "h"))
+                    topic = from_client("bob", "register")
+                    for payload in (body, seal(KEYS.of("mallory"), topic, body)):
+                        mallory.send(topic, payload)
+                    assert wait_for(lambda: agent.refused["unsigned:"] == 2)
+                    # Replayed: a message of Alice that Mallory has heard.
+                    assert wait_for(lambda: bool(mallory.heard))
+                    mallory.send(*mallory.heard[0])
+                    assert wait_for(lambda: agent.refused["replayed:"] == 1)
+                    # Orders to Alice: to move to another broker, and a message that nobody published.
+                    order = dump(ConnectOrder("0" * 16, "f", str(endpoints["f"]), 0))
+                    mallory.send(to_client("alice", "connect"), order)
+                    mallory.send(redirect_topic("alice"), b"false", **{TOPIC: "t/1"})
+                    # A flood at QoS 0, while Alice moves.
+                    agent.ask(lambda own: own.request_to_move("alice", "f"))
+                    for _ in range(2_000):
+                        mallory.send(topic, os.urandom(500), qos=0)
+                    assert wait_for(lambda: all_moves_over(agent))
+                    assert wait_for(lambda: agent.refused["unsigned:"] >= 1_000)
+                    assert agent._waiting_bytes == 0
+                    assert alice.home == "f"
+                    assert set(agent.registry.residents) == {"alice"}
+                    alice.publish("t/1", b"true")
+                    assert wait_for(lambda: traffic.got["alice"].total() == 1)
+                    assert ("t/1", "false") not in traffic.got["alice"]
+
+    def test_a_subscriber_that_poses_as_the_client_gets_nothing_lost(self, tmp_path):
+        """It reads the client's topics at the new broker, where the client's session is missing."""
+        traffic = TrafficCounter()
+        with unlinked_brokers("hf") as brokers:
+            endpoints = addresses(brokers)
+            with (
+                running_agent(endpoints, tmp_path / "journal", QUICK, keys=KEYS) as agent,
+                Mallory(endpoints["f"]) as mallory,
+            ):
+                alice = MovingClient(
+                    "alice",
+                    client_addresses(brokers),
+                    "h",
+                    traffic.callback("alice"),
+                    key=KEYS.of("alice"),
+                    plain=True,
+                )
+                alice.subscribe("u/1")
+                with alice:
+                    assert wait_for(lambda: "alice" in agent.registry.residents)
+                with MovingClient("writer", client_addresses(brokers), "h", plain=True) as writer:
+                    for number in range(30):
+                        writer.publish("u/1", b"%d" % number)
+                    assert writer.wait_until_confirmed(LIMIT)
+                mallory.read(to_client("alice", "+"))
+                # The agent believes that Alice is at f now, but she has no session there.
+                register = Register("alice", time.time_ns(), "f", (("u/1", 1),))
+                topic = from_client("alice", "register")
+                mallory.send(topic, seal(KEYS.of("alice"), topic, dump(register)))
+                assert wait_for(lambda: bool(agent.registry.strays))
+                assert wait_for(lambda: any(one[0] == redirect_topic("alice") for one in mallory.heard))
+                assert all(not payload for _, payload in mallory.heard if _ == redirect_topic("alice"))
+                assert agent.registry.strays
+                alice = MovingClient(
+                    "alice",
+                    client_addresses(brokers),
+                    "f",
+                    traffic.callback("alice"),
+                    key=KEYS.of("alice"),
+                    plain=True,
+                )
+                alice.subscribe("u/1")
+                with alice:
+                    assert wait_for(lambda: traffic.got["alice"].total() == 30)
+                    assert wait_for(lambda: all_moves_over(agent))
+
+
+def test_the_inbox_has_a_bound_in_bytes_and_a_share_per_client(world):
+    """A client that is trusted can still send too much; others are heard all the same."""
+    agent = world.agent
+    payload = b"x" * 100_000
+    done = []
+    for _ in range(100):
+        agent.post("h", from_client("loud", "register"), payload, lambda: done.append("loud"))
+    assert agent.refused["flood:"] == 100 - MOST_WAITING_OF_ONE // len(payload)
+    assert (
+        len(done) == agent.refused["flood:"]
+    )  # refused ones are acknowledged, so that they do not come back
+    agent.post("h", from_client("quiet", "register"), payload, lambda: None)
+    assert agent._waiting[from_client("quiet", "register")] == len(payload)
+    for number in range(2 * MOST_WAITING // len(payload)):
+        agent.post("h", from_client(f"c{number}", "register"), payload, lambda: None)
+    assert agent._waiting_bytes <= MOST_WAITING
+    while not agent._inbox.empty():
+        agent._inbox.get()()
+    assert agent._waiting_bytes == 0
+    assert not agent._waiting
+
+
+def test_slow_connections_do_not_keep_operators_out(world):
+    """More of them than there can be; each is idle, so it makes room."""
+    agent = world.agent
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            if not agent._inbox.empty():
+                agent._inbox.get()()
+            over.wait(0.01)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    server = HttpServer(OperatorApi(agent, lambda _: {}), "token")
+    server.start()
+    slow = []
+    try:
+        before = threading.active_count()
+        for _ in range(3 * MOST_CONNECTIONS):
+            slow.append(socket.create_connection(("127.0.0.1", server.server_port)))
+            slow[-1].sendall(b"GET /health HTTP/1.1\r\nHost: ")
+        operator = Operator(f"http://127.0.0.1:{server.server_port}", "token")
+        assert operator.health()["clients"] == 0
+        assert threading.active_count() <= before + 10
+    finally:
+        for one in slow:
+            one.close()
+        server.shutdown()
+        server.server_close()
+        over.set()
+        thread.join()
+
+
+def test_a_full_disk_stops_moves_with_one_line_and_they_go_on_when_there_is_room(world, caplog, monkeypatch):
+    agent = world.agent
+    world.register("a", "h")
+    append = world.journal.append
+    full = threading.Event()
+    full.set()
+
+    def write(changes):
+        if full.is_set():
+            raise StorageError("moves cannot be written: No space left on device")
+        append(changes)
+
+    monkeypatch.setattr(world.journal, "append", write)
+    monkeypatch.setattr("broadloom.agents.moves.move_agent.ROOM_SECONDS", 0.02)
+    thread = threading.Thread(target=agent.run, daemon=True)
+    thread.start()
+    try:
+        with pytest.raises(StorageError, match="No space left"):
+            agent.ask(lambda own: own.request_to_move("a", "f"))
+        body = dump(Register("b", 1, "h"))
+        agent.post("h", from_client("b", "register"), body, lambda: None)
+        assert wait_for(lambda: "No space left" in agent.problem)
+        assert thread.is_alive()
+        time.sleep(0.1)
+        assert len([one for one in caplog.records if "until the journal" in one.message]) == 1
+        full.clear()
+        assert wait_for(lambda: not agent.problem)
+        assert wait_for(lambda: "b" in agent.registry.residents)
+        assert agent.ask(lambda own: own.request_to_move("a", "f")).state is MoveState.REQUESTED
+    finally:
+        agent.stop()
+        thread.join()
+
+
+def test_a_session_that_the_agent_prepares_has_the_control_topics_of_its_client(monkeypatch):
+    """Otherwise redirected messages would find no session."""
+    filters = []
+    monkeypatch.setattr(
+        "broadloom.agents.moves.broker_sessions.replicate_session", lambda *given: filters.append(given[-1])
+    )
+    replicate(None, "a", Login(), (("t", 1),))
+    assert filters == [(("t", 1), (to_client("a", "+"), 1))]

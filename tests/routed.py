@@ -1,0 +1,127 @@
+"""A small system for tests: linked mosquitto brokers behind an HAProxy that routes clients by a map."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from broadloom.agents.moves.client_router import HaproxyRouter
+from broadloom.deployment import Fleet, FleetBroker, WiredLink, Wiring
+from broadloom.deployment.rehearsal.mosquitto_lab import (
+    HOST,
+    MosquittoLab,
+    free_ports,
+    killed_with_parent,
+    listens,
+)
+from broadloom.deployment.targets.haproxy_router import MAP_FILE, RouterSettings, files, map_text
+
+LIMIT = 60.0  # seconds; generous, for a busy machine
+ALL = ("t/#",)
+
+
+def wait_for(done: Callable[[], bool], seconds: float = LIMIT) -> bool:
+    """Wait for a condition; false if it does not hold in time."""
+    end = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+class LoggingLab(MosquittoLab):
+    """Brokers that publish their log, as moves of ordinary clients need it."""
+
+    def configure(self, broker: str, wiring: Wiring) -> None:
+        """Write the broker's file."""
+        super().configure(broker, wiring)
+        path = self._folder_of(broker) / "mosquitto.conf"
+        path.write_text("log_dest topic\n" + path.read_text())
+
+
+class RoutedBrokers:
+    """Brokers in a star, linked by bridges for `t/#`, and a router in front of them.
+
+    Attributes:
+        lab: the brokers.
+        port: the router's port for clients.
+        relay: the port of the relay, which is free.
+        router: the router's map.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self._folder = folder
+        links = tuple(WiredLink(names[0], other, ALL, ALL) for other in names[1:])
+        self._wiring = Wiring(tuple(names), dict.fromkeys(names, ALL), {}, links)
+        self.lab = LoggingLab(self._wiring)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self.lab)
+        self._stack.callback(self.kill_router)
+        self.lab.wait_until_linked(self._wiring)
+        self.port, self.relay = free_ports(2)
+        self.map = self._folder / MAP_FILE
+        self.socket = self._folder / "router.sock"
+        self.map.write_text(map_text({}))
+        fleet = Fleet(
+            [FleetBroker(name, f"{HOST}:{port}", tls=None) for name, port in self.lab.ports.items()]
+        )
+        settings = RouterSettings(
+            listen=f"{HOST}:{self.port}",
+            certificate=None,
+            relay=f"{HOST}:{self.relay}",
+            socket=str(self.socket),
+            folder=str(self._folder),
+        )
+        for name, text in files(fleet, settings).items():
+            if name != MAP_FILE:
+                (self._folder / name).write_text(text)
+        self.start_router()
+        self.router = HaproxyRouter([str(self.socket)], self.map)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def start_router(self) -> None:
+        """Start HAProxy, which reads the map file, and wait until it accepts clients."""
+        config = self._folder / f"router-{self._wiring.brokers[0]}.cfg"
+        with (self._folder / "haproxy.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*killed_with_parent(), "haproxy", "-db", "-f", str(config)], stdout=log, stderr=log
+            )
+        assert wait_for(lambda: listens(self.port))
+
+    def kill_router(self) -> None:
+        """Kill HAProxy."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def publish(self, client: str, topic: str = "t/x", payload: str = "x") -> int:
+        """Publish a message through the router, by a client of its own; returns the exit code."""
+        command = ["mosquitto_pub", "-h", HOST, "-p", str(self.port), "-i", client, "-q", "1"]
+        return subprocess.run([*command, "-t", topic, "-m", payload], check=False).returncode
+
+    def connected(self, client: str) -> list[str]:
+        """The brokers to which a client has connected, in order."""
+        found = []
+        for broker, folder in ((name, self.lab._folder_of(name)) for name in self.lab.ports):
+            for log in folder.glob("log.*"):
+                lines = log.read_text(errors="replace").splitlines()
+                times = [
+                    line
+                    for line in lines
+                    if re.search(rf"connected from \S+ as {re.escape(client)} \(", line)
+                ]
+                found += [(line.partition(":")[0], broker) for line in times]
+        return [broker for _, broker in sorted(found)]
