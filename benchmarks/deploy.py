@@ -200,7 +200,7 @@ def rabbitmq(quick: bool) -> Section:
     off = sum(abs(link["messages"] - link["planned"]) for link in record["links"])
     section.claim("messages on links that are not the plan's", off, at_most=0)
     parts = [_part(interest, weights, keep) for keep in ((0, 1, 2), (1, 2, 3))] if not quick else [old, new]
-    for what, one, two in (("live change", old, new), ("one joins, one leaves", *parts)):
+    for what, one, two in (("live change", old, new), ("join and leave", *parts)):
         change = rehearse_live_change(one, two)
         after = change.pop("afterwards")
         section.rows.append(row | {"what": what, "links": len(two.links)} | change)
@@ -237,7 +237,7 @@ def nats(quick: bool) -> Section:
 def _nats_change(program: str, seed: int) -> dict[str, Any]:
     """The counts of one change under load."""
     target = target_named("nats")
-    with tempfile.TemporaryDirectory(prefix="broadloom-nats-") as folder:
+    with tempfile.TemporaryDirectory(prefix="broadloom-nats-") as folder:  # noqa: SIM117
         with running_nats(program, Path(folder), "abcde") as sites:
             fleet = nats_fleet(sites)
             sides = []

@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -62,13 +62,20 @@ class NatsSite:
 
 
 @contextmanager
-def running_nats(program: str, folder: Path, names: Iterable[str]) -> Iterator[dict[str, NatsSite]]:
-    """NATS servers without links."""
+def running_nats(
+    program: str,
+    folder: Path,
+    names: Iterable[str],
+    links: Callable[[bl.Fleet], Mapping[str, str]] = lambda _: {},
+) -> Iterator[dict[str, NatsSite]]:
+    """NATS servers, without links or with the files of links that a function gives for the fleet."""
     listed = list(names)
     ports = zip(*[iter(free_ports(3 * len(listed)))] * 3, strict=True)
     sites = {
         name: NatsSite(program, folder / name, HOST, own) for name, own in zip(listed, ports, strict=True)
     }
+    for name, text in links(nats_fleet(sites)).items():
+        sites[name].links.write_text(text)
     try:
         for site in sites.values():
             subprocess.run(site.hooks().start, check=True, stdin=subprocess.DEVNULL)
@@ -148,6 +155,8 @@ class NatsClient:
             self._come_back()
 
     def _come_back(self) -> None:
+        if self._closed:
+            return
         start = time.monotonic()
         with self._lock:
             self._hang_up()

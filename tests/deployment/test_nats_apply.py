@@ -4,10 +4,14 @@ import os
 import shutil
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import broadloom as bl
 from broadloom.deployment import (
     Deployment,
+    WiredLink,
+    Wiring,
     call_api,
     export,
     fleet_settings,
@@ -16,6 +20,8 @@ from broadloom.deployment import (
     target_named,
     wire,
 )
+from broadloom.deployment.targets import nats_leafnodes
+from fleet_lab import wait_until
 from nats_sites import NatsClient, NatsLoad, nats_fleet, running_nats
 
 # Debian's NATS restarts. Set BROADLOOM_NATS_SERVER to NATS 2.14 or later to test reloads.
@@ -122,3 +128,37 @@ def test_a_change_of_nats_under_load_doubles_nothing(sites, tmp_path):
     finally:
         for client in clients.values():
             client.close()
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_each_broker_of_a_tree_has_one_hub_at_most(parents, random):
+    names = random.sample("abcdefghi", len(parents) + 1)
+    pairs = [(names[i + 1], names[parent % (i + 1)]) for i, parent in enumerate(parents)]
+    links = [tuple(sorted(pair)) for pair in pairs]
+    hubs = nats_leafnodes.hub_links(links)
+    below = [peer if (owner, peer) in hubs else owner for owner, peer in links]
+    assert sorted(below) == sorted(set(below))
+
+
+@pytest.mark.needs("nats-server")
+def test_a_broker_without_subscribers_relays_between_the_brokers_to_which_it_links(tmp_path):
+    ends = (("a", "b"), ("a", "c"), ("a", "d"))
+    star = Wiring(tuple("abcd"), {}, {}, tuple(WiredLink(u, v, ("x",), ("x",)) for u, v in ends))
+
+    def files(fleet):
+        plan = bl.link(bl.Interest.from_lists([["x"]] * 4, node_ids=list("abcd")))
+        texts = nats_leafnodes.files(star, fleet_settings(fleet, plan))
+        return dict(zip(star.brokers, texts.values(), strict=True))
+
+    with running_nats(shutil.which("nats-server"), tmp_path, "abcd", files) as sites:
+        wait_until(lambda: links_of(sites)["a"] == 3, "a has three links")
+        clients = {name: NatsClient(sites[name], ["x"]) for name in "bcd"}
+        try:
+            with NatsLoad(clients, 100) as load:
+                pass
+            counts = load.counts()
+            assert counts["expected"] > 100
+            assert (counts["lost"], counts["doubled"]) == (0, 0)
+        finally:
+            for client in clients.values():
+                client.close()

@@ -222,6 +222,7 @@ class FleetControl:
         what: str,
         seconds: float | None = None,
         reason: Callable[[], str] = str,
+        pause: float = PAUSE,
     ) -> None:
         """Wait for a condition."""
         patience = self._patience if seconds is None else seconds
@@ -230,7 +231,7 @@ class FleetControl:
             if time.monotonic() > end:
                 why = f" ({reason()})" if reason() else ""
                 raise UnreachableError(f"{what}{why}, {patience:g} s long")
-            time.sleep(PAUSE)
+            time.sleep(pause)
 
     def _wait_at(self, owner: str, links: Sequence[WiredLink]) -> None:
         """Wait until the links of one broker are up."""

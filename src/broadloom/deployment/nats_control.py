@@ -11,7 +11,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,13 +20,14 @@ from broadloom.deployment.fleet_control import FleetControl, fleet_broker
 from broadloom.deployment.fleet_file import Fleet
 from broadloom.deployment.rollout import Deployment, nats_steps
 from broadloom.deployment.targets import nats_leafnodes
-from broadloom.deployment.wiring import WiredLink, Wiring
+from broadloom.deployment.wiring import Hop, Wiring
 from broadloom.errors import InputError
 
 COMMON = "common"  # the links that are in both deployments
 RELOADS_SINCE = (2, 14)
 MOST_BROKERS = 16  # changed at the same time
 BANNER_SECONDS = 2.0
+RELOAD_PAUSE = 0.005  # short: messages are lost meanwhile
 
 
 class NatsRestarts(DeploymentChange):
@@ -108,31 +108,28 @@ class NatsReloads(DeploymentChange):
         common = self.common()
         closing = _owners(other.wiring, common)
         opening = _owners(goal.wiring, common)
+        changed = tuple(link[:2] for link in goal.wiring.links if link[:2] not in common)
+        altered = {link[:2] for link in other.wiring.links}.intersection(changed)
         steps = [ApplyStep("install", (one,), side=side) for one in opening if one not in closing]
-        if (closing and set(closing) != set(opening)) or len(closing) > 1:
+        if closing and (len(closing) > 1 or closing != opening or altered):
             steps.append(ApplyStep("reload", closing, side=COMMON))
         if opening:
             steps.append(ApplyStep("reload", opening, side=side))
-        changed = tuple(link[:2] for link in goal.wiring.links if link not in common)
         return [*steps, ApplyStep("wait", opening, side=side, links=changed)] if changed else steps
 
-    def common(self) -> set[WiredLink]:
-        """The links of the new deployment that the old one has, with the same address."""
-        before = {link[:2] for link in self.old.wiring.links}
-        settings = self.old.settings, self.new.settings
-        return {
-            link
-            for link in (*self.new.wiring.links, *self.old.wiring.links)
-            if link[:2] in before
-            and link[:2] in {one[:2] for one in self.new.wiring.links}
-            and settings[0].address_of(link.peer) == settings[1].address_of(link.peer)
-        }
+    def common(self) -> set[Hop]:
+        """The links of both deployments that have the same address, and the same end as their hub."""
+        sides = []
+        for one in self:
+            ends = {link[:2] for link in one.wiring.links}
+            hubs = nats_leafnodes.hub_links(ends)
+            sides.append({(end, one.settings.address_of(end[1]), end in hubs) for end in ends})
+        return {ends for ends, *_ in sides[0] & sides[1]}
 
 
-def _owners(wiring: Wiring, common: Iterable[WiredLink]) -> tuple[str, ...]:
+def _owners(wiring: Wiring, common: set[Hop]) -> tuple[str, ...]:
     """The brokers that own links which are not in both deployments."""
-    both = {link[:2] for link in common}
-    return tuple(sorted({link.owner for link in wiring.links if link[:2] not in both}))
+    return tuple(sorted({link.owner for link in wiring.links if link[:2] not in common}))
 
 
 def _linked(wiring: Wiring) -> tuple[str, ...]:
@@ -237,11 +234,9 @@ class NatsControl(FleetControl):
         """The file of a broker."""
         change = self._change
         goal = change.old if side == OLD else change.new
-        wiring = goal.wiring
-        if isinstance(change, NatsReloads) and side == COMMON:
-            wiring = replace(wiring, links=tuple(sorted(change.common())))
+        only = change.common() if isinstance(change, NatsReloads) and side == COMMON else None
         known = next((one for one in (goal, *change) if broker in one.wiring.brokers), goal)
-        return nats_leafnodes.listening_file(wiring, broker, known.settings)
+        return nats_leafnodes.listening_file(goal.wiring, broker, known.settings, only)
 
     def _reload(self, side: str, broker: str) -> None:
         """Write the file of a broker, and have it read its configuration; it says when it has."""
@@ -251,6 +246,7 @@ class NatsControl(FleetControl):
         self._until(
             lambda: self._load_time(broker) != before,
             f"broker {broker!r} has not read its configuration again (see its log)",
+            pause=RELOAD_PAUSE,
         )
 
     def _load_time(self, broker: str) -> object:

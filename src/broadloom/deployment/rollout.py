@@ -87,7 +87,7 @@ class LateSession(NamedTuple):
     """A session to open while brokers restart.
 
     Attributes:
-        broker: the broker that has stopped; or the broker of the session, which is back.
+        broker: the broker that must have stopped.
         session: the session.
     """
 
@@ -103,8 +103,8 @@ class Batch(NamedTuple):
         links: all links of all brokers from then on.
         cut: how many deliveries, of one message per topic and broker, wait for a later batch.
         opened: sessions of new links to open before; they queue messages that old links no longer carry.
-        opened_late: such sessions that are opened when a broker has stopped, or as soon as it is back, if the
-            session of an old link queues these messages until then; so no message takes both links.
+        opened_late: such sessions that are opened when a broker has stopped, if the session of an old link
+            queues these messages until then; so no message takes both links.
         grown: additional topic filters of links that stay, to subscribe while their owners are stopped.
         shrunk: dropped topic filters of links that stay, to unsubscribe while their owners are stopped.
         ended: sessions of removed links, to end while or after their owners restart.
@@ -135,8 +135,7 @@ class Batch(NamedTuple):
         at_once: list[BatchAction] = []  # when all brokers have stopped
         when_back = defaultdict[str, list[BatchAction]](list)
         for broker, session in () if by_hand else self.opened_late:
-            found = when_back if session.broker in restarting else opens
-            found[broker].append(BatchAction("open", session.broker, session))
+            opens[broker].append(BatchAction("open", session.broker, session))
         for session in self.grown:
             opens[session.owner].append(BatchAction("open", session.broker, session))
         for action, sessions in (("close", self.shrunk), ("end", self.ended)):
@@ -380,7 +379,7 @@ def _with_sessions(brokers: tuple[str, ...], before: Links, planner: _BatchPlann
                 _cut_off(hop, dropped.intersection(filters), staying) for hop, filters in link.carried()
             )
             for session in (_session_at_peer(link, into), _session_at_owner(link, out)):
-                early, others = restarts.split(session, link)
+                early, others = restarts.split(session)
                 opened += early
                 late += others
     grown: list[LinkSession] = []
@@ -409,14 +408,12 @@ class _Restarts:
     """When the session of a new link can be opened so that old and new links carry different messages.
 
     The session of an old link queues messages from the moment at which the link is down until it ends. So
-    the session of a new link can be opened in between: at a broker whose messages still get to the end of
-    the old link that runs on, as soon as the other end has stopped; at a broker that restarts and had the old
-    link itself, as soon as it is back. A broker that restarts with the new link opens its session itself.
+    the session of a new link can be opened in between, at a broker that runs on and whose messages still get
+    to the end of the old link that runs on.
     """
 
     def __init__(self, brokers: tuple[str, ...], before: Links, after: Links, staying: Wiring) -> None:
         self._restarting = set(brokers)
-        self._own = {link[:2] for link in after if link.owner in self._restarting}
         kept = {hop: set(filters) for link in after for hop, filters in link.carried()}
         self._dropped = defaultdict[str, list[Hop]](list)  # the hops that no longer carry a topic filter
         for link in before:
@@ -426,10 +423,8 @@ class _Restarts:
         running = [link for link in staying.links if not self._restarting.intersection(link[:2])]
         self._running = Wiring((), {}, {}, tuple(running))
 
-    def split(self, session: LinkSession, link: WiredLink) -> tuple[list[LinkSession], list[LateSession]]:
+    def split(self, session: LinkSession) -> tuple[list[LinkSession], list[LateSession]]:
         """The parts of a session to open before the batch, and those to open later."""
-        if session.broker == link.owner and link[:2] in self._own:
-            return [], []
         parts = defaultdict[str | None, list[str]](list)
         for text in session.filters:
             parts[self._after(session.broker, text)].append(text)
@@ -441,10 +436,10 @@ class _Restarts:
         return [session._replace(filters=tuple(parts[None]))] if parts[None] else [], late
 
     def _after(self, broker: str, text: str) -> str | None:
-        """The broker after whose stop or start a topic filter can be opened; None: before the batch."""
+        """The broker after whose stop a topic filter can be opened; None: before the batch."""
         hops = sorted(self._dropped[text], key=lambda hop: hop[1])
         if broker in self._restarting:
-            return broker if any(start == broker for start, _ in hops) else None
+            return None
         reached = {broker, *delivery_hops(self._running, SampleMessage(broker, text))}
         return next((end for start, end in hops if start in reached and end in self._restarting), None)
 

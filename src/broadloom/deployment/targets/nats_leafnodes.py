@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -174,24 +174,73 @@ def _links_by_group(wiring: Wiring) -> dict[Filters, set[Hop]]:
 
 
 def _broker_file(
-    wiring: Wiring, broker: str, accounts: list[list[str]], settings: Settings, listens: bool = False
+    wiring: Wiring,
+    broker: str,
+    accounts: list[list[str]],
+    settings: Settings,
+    listens: bool = False,
+    only: Collection[Hop] | None = None,
 ) -> str:
     lines = [f"# Links of broker {broker!a}, written by broadloom; include it from nats-server.conf."]
     several = len(accounts) > 1
-    own = [link for link in wiring.links if link.owner == broker]
+    own = [link for link in wiring.links if link.owner == broker and (only is None or link[:2] in only)]
     lines += _accounts(accounts) if several else []
     if listens or any(broker in link[:2] for link in wiring.links):
         lines += ["leafnodes {", "  no_advertise: true", *_listener(broker, settings, not several)]
         lines += ["  remotes: ["]
+        trees = [_tree(wiring, filters) for filters in accounts] if several else [_tree(wiring)]
+        hubs = [hub_links(tree) for tree in trees]
         for link in own:
-            lines += _remotes(link, accounts if several else [], settings)
+            lines += _remotes(link, accounts if several else [], settings, hubs)
         lines += ["  ]", "}"]
     return "\n".join(lines) + "\n"
 
 
-def listening_file(wiring: Wiring, broker: str, settings: Settings) -> str:
-    """The file of a broker that listens for links, even if it has none; all topics are in one account."""
-    return _broker_file(wiring, broker, [], settings, listens=True)
+def _tree(wiring: Wiring, filters: Iterable[str] | None = None) -> set[Hop]:
+    """The ends of the links that carry some topic filters, or any."""
+    known = None if filters is None else set(filters)
+    return {link[:2] for link in wiring.links if known is None or not known.isdisjoint(link.filters())}
+
+
+def hub_links(links: Collection[Hop]) -> set[Hop]:
+    """Of the links of a tree, by owner and peer, those whose owner is the hub.
+
+    A server does not tell its hubs of each other's subscriptions. So each broker has one hub at most: its
+    neighbour towards the root, which is the broker whose id sorts last.
+
+    Examples:
+        >>> sorted(hub_links([("a", "b"), ("a", "c"), ("c", "d")]))
+        [('a', 'b')]
+    """
+    neighbours = defaultdict[str, set[str]](set)
+    for owner, peer in links:
+        neighbours[owner].add(peer)
+        neighbours[peer].add(owner)
+    seen: set[str] = set()
+    found = set()
+    for root in sorted(neighbours, reverse=True):
+        queue = [] if root in seen else [root]
+        seen.add(root)
+        for hub in queue:
+            others = sorted(neighbours[hub] - seen)
+            found |= {(hub, other) for other in others}
+            seen.update(others)
+            queue += others
+    return found.intersection(links)
+
+
+def listening_file(
+    wiring: Wiring, broker: str, settings: Settings, only: Collection[Hop] | None = None
+) -> str:
+    """The file of a broker that listens for links, even if it has none; all topics are in one account.
+
+    Args:
+        wiring: the links of all brokers.
+        broker: the broker.
+        settings: addresses and logins.
+        only: of its links, by owner and peer, those in the file; None: all.
+    """
+    return _broker_file(wiring, broker, [], settings, listens=True, only=only)
 
 
 def listen_address(broker: str, settings: Settings) -> Address:
@@ -261,8 +310,11 @@ def _login(name: str) -> str:
     return f"{{ user: {name}, password: ${name}_PASSWORD }}"
 
 
-def _remotes(link: WiredLink, accounts: list[list[str]], settings: Settings) -> list[str]:
-    """One remote per account with a topic on the link."""
+def _remotes(
+    link: WiredLink, accounts: list[list[str]], settings: Settings, hubs: Sequence[set[Hop]]
+) -> list[str]:
+    """One remote per account with a topic on the link; `hubs`: per account, links whose owner is the hub."""
+    as_hub = [", hub: true" if link[:2] in one else "" for one in hubs]
     access = link_access(settings, link.peer, CERTIFICATES)
     address = uri_address(settings.host_and_port(link.peer, PORT))
     scheme = "tls" if access.tls else "nats-leaf"
@@ -275,10 +327,11 @@ def _remotes(link: WiredLink, accounts: list[list[str]], settings: Settings) -> 
             url = _quoted(f"{scheme}://{login}@{address}")
         elif access.user is not None:
             url = f"$BROADLOOM_URL_{variable_name(link.peer)}"
-        return [f"    {{ url: {url}{tls} }}{_MARK}{name}"]
+        return [f"    {{ url: {url}{as_hub[0]}{tls} }}{_MARK}{name}"]
     carried = {*link.out, *link.into}
     return [
-        f"    {{ url: $BROADLOOM_{i}_URL_{variable_name(link.peer)}, account: BROADLOOM_{i}{tls} }}"
+        f"    {{ url: $BROADLOOM_{i}_URL_{variable_name(link.peer)}, account: BROADLOOM_{i}"
+        f"{as_hub[i - 1]}{tls} }}"
         f"{_MARK}{name} at {scheme}://{address}"
         for i, filters in enumerate(accounts, 1)
         if carried.intersection(filters)
