@@ -141,7 +141,7 @@ def share_folder(folder: Path) -> None:
 
 def _close(folder: Path) -> None:
     """Give a shared folder, and our own entries in it, the rights of new files again."""
-    if not hasattr(os, "getxattr"):
+    if sys.platform != "linux":
         return
     mask = _umask()
     if folder.stat().st_mode & 0o777 == 0o777 & ~mask:
