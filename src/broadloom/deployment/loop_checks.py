@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from broadloom.checks import and_more
 from broadloom.deployment.wiring import Hop, WiredLink, Wiring
 from broadloom.errors import InputError
-from broadloom.mqtt.topic_filters import VALID, FilterIndex, covers, groups
+from broadloom.mqtt.topic_filters import VALID_IN_PYTHON, FilterIndex, covers, groups
 
 
 def check(wiring: Wiring) -> None:
@@ -71,7 +71,7 @@ def _invalid_filters(wiring: Wiring) -> Iterator[str]:
     for text in sorted(texts):
         if text.startswith(("$SYS/", "$share/", "$queue/")):
             yield f"{text!r} belongs to a single broker or client group, and no link carries it; remove it"
-        elif not re.fullmatch(VALID, text):
+        elif not re.fullmatch(VALID_IN_PYTHON, text):
             yield (
                 f"{text!r} is not an MQTT topic filter; a wildcard must be alone in its level, and # in the "
                 "last level"

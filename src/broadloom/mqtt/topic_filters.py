@@ -11,6 +11,8 @@ from typing import cast
 # No backtracking (*+): a line of a megabyte must not exhaust Java's stack.
 _LEVEL = r"(?:\+|[^+#/\x00]*+)(?=/|$)"
 VALID = rf"^(?:#|{_LEVEL}(?:/{_LEVEL})*+(?:/#)?)$"
+# The same for Python, whose versions before 3.11.5 fail with `*+`.
+VALID_IN_PYTHON = VALID.replace("*+", "*")
 
 # A shared subscription receives what its filter matches, whichever member of the group gets it.
 SHARED = r"^(?:\$share/[^/]+/|\$queue/)"
@@ -98,7 +100,7 @@ def is_valid_filter(text: str) -> bool:
         size = len(text.encode())
     except UnicodeEncodeError:  # a lone surrogate
         return False
-    return 0 < size <= MOST_BYTES and re.fullmatch(VALID, text) is not None
+    return 0 < size <= MOST_BYTES and re.fullmatch(VALID_IN_PYTHON, text) is not None
 
 
 def is_wild(text: str) -> bool:
