@@ -457,11 +457,11 @@ def topics_on_spark(
     found = FilterLookup(filters)
 
     def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table = pa.Table.from_batches(batches, _WANTED_SCHEMA)
+        table = _whole(batches, _WANTED_SCHEMA)
         yield from _inspect_block(TopicBlock.of(table), found, links, measured).to_batches()
 
     def finish(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table = pa.Table.from_batches(batches, _BLOCK_SCHEMA)
+        table = _whole(batches, _BLOCK_SCHEMA)
         yield from _inspect_groups(table, links, measured).to_batches()
 
     topics = wanted.repartition(blocks, "topic").mapInArrow(inspect, _BLOCK_TYPES)
@@ -475,6 +475,12 @@ def topics_on_spark(
         yield topics.where("node is null").unionByName(whole)
     finally:
         topics.unpersist()
+
+
+def _whole(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """All rows of a task; Spark knows of some columns that they have no missing values."""
+    held = list(batches)
+    return pa.Table.from_batches(held) if held else schema.empty_table()
 
 
 def _wanted_filters(wanted: DataFrame) -> list[str]:
