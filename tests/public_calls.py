@@ -784,6 +784,8 @@ CALLS: dict[str, Call] = {
             "identify": hv.function(lambda: print),
             "learn": hv.flag(True),
             "patience": hv.number(3.0),
+            "key": hv.text("ab" * 32, optional=True),
+            "plain": hv.flag(True),
         },
     ),
     "MovingClient.accept": Call(lambda move: client().accept(move), {"move": hv.text("ff")}),
@@ -1056,6 +1058,7 @@ CALLS: dict[str, Call] = {
             "mover": hv.thing(Willing),
             "stop": hv.function(lambda: bool),
             "sleep": hv.function(lambda: float),
+            "watch": hv.function(lambda: id),
         },
     ),
     "summarize": Call(

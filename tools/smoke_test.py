@@ -30,6 +30,7 @@ EXTRAS = {
 }
 AGENT = """
 token_file = "token"
+authentication = "broker"
 login = { user = "agent", password_file = "token" }
 brokers.a.address = "127.0.0.1:1"
 """

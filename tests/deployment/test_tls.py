@@ -171,9 +171,9 @@ def test_sessions_change_over_tls(run, tmp_path):
 def test_leaf_links_of_nats_authenticate_by_certificates(tmp_path, credentials):
     """Also with a login in addition to the certificate; the listening end reports that the link is up."""
     certificates = authority(tmp_path / "certs")
-    client_a, client_b, leaf, monitor = free_ports(4)
+    client_a, client_b, leaf, other, monitor = free_ports(5)
     wiring = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", X, X),))
-    addresses = {"b": f"{HOST}:{leaf}"}
+    addresses = {"a": f"{HOST}:{other}", "b": f"{HOST}:{leaf}"}
     written = nats_leafnodes.files(
         wiring, Settings("{broker}", addresses, True, str(certificates), credentials)
     )

@@ -222,9 +222,9 @@ class FilterLookup:
     topics are looked up one by one, wherever they are, and only the filters have to be in memory.
 
     Examples:
-        >>> found = FilterLookup(["a/#", "+/b", "c/+"])
+        >>> found = FilterLookup(["a/#", "+/b", "c/d"])
         >>> found.group("a/x"), found.group("c/d"), found.group("d")
-        ('+/b', 'c/+', None)
+        ('+/b', 'c/d', None)
         >>> found.meeting("a/b")
         ['+/b', 'a/#']
     """

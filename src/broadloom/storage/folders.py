@@ -143,9 +143,9 @@ def _close(folder: Path) -> None:
     """Give a shared folder, and our own entries in it, the rights of new files again."""
     if sys.platform != "linux":
         return
-    mask = _umask()
-    if folder.stat().st_mode & 0o777 == 0o777 & ~mask:
+    if folder.stat().st_mode & 0o777 != 0o777:
         return
+    mask = _umask()
     for path in (folder, *folder.rglob("*")):
         if path.stat().st_uid != os.getuid():
             continue

@@ -333,8 +333,8 @@ def _store(scheme: str, authority: str) -> FileSystem:
     try:
         import fsspec
     except ImportError as error:
-        package = f"fsspec {_PACKAGES.get(scheme, '')}".strip()
-        raise MissingExtraError(f"{uri} needs fsspec; run: pip install {package}") from error
+        packages = " and ".join(name for name in ("fsspec", _PACKAGES.get(scheme, "")) if name)
+        raise MissingExtraError(f"{uri} needs {packages}; install it with pip") from error
     try:
         return fs.PyFileSystem(fs.FSSpecHandler(fsspec.core.url_to_fs(uri, **fsspec_options())[0]))
     except (ValueError, ImportError) as error:

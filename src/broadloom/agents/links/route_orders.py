@@ -344,7 +344,7 @@ class AgentReport:
             {str(name): int(number) for name, number in value["counts"].items()},
             None if routes is None else tuple(map(Route.from_json, routes)),
             tuple(map(float, value["problem_times"])),
-            tuple(map(str, value.get("ending", ()))),
+            tuple(map(str, value["ending"])),
         )
 
 
