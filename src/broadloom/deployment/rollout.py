@@ -83,18 +83,6 @@ class BatchAction(NamedTuple):
     session: LinkSession | None = None
 
 
-class LateSession(NamedTuple):
-    """A session to open while brokers restart.
-
-    Attributes:
-        broker: the broker that must have stopped.
-        session: the session.
-    """
-
-    broker: str
-    session: LinkSession
-
-
 class Batch(NamedTuple):
     """Brokers that restart together.
 
@@ -103,8 +91,6 @@ class Batch(NamedTuple):
         links: all links of all brokers from then on.
         cut: how many deliveries, of one message per topic and broker, wait for a later batch.
         opened: sessions of new links to open before; they queue messages that old links no longer carry.
-        opened_late: such sessions that are opened when a broker has stopped, if the session of an old link
-            queues these messages until then; so no message takes both links.
         grown: additional topic filters of links that stay, to subscribe while their owners are stopped.
         shrunk: dropped topic filters of links that stay, to unsubscribe while their owners are stopped.
         ended: sessions of removed links, to end while or after their owners restart.
@@ -117,14 +103,9 @@ class Batch(NamedTuple):
     grown: tuple[LinkSession, ...]
     shrunk: tuple[LinkSession, ...]
     ended: tuple[LinkSession, ...]
-    opened_late: tuple[LateSession, ...] = ()
 
-    def actions(self, by_hand: bool = False) -> Iterator[BatchAction]:
+    def actions(self) -> Iterator[BatchAction]:
         """The actions, in order.
-
-        Args:
-            by_hand: whether all sessions of new links are opened first. An operator takes more time for a
-                step, and does not keep what waits in a session that ends.
 
         The owner of a link, whose id sorts first, stops before its peer and starts after it: in between, the
         session at the peer is free to be changed. No filter is dropped before all others are queued: sessions
@@ -132,18 +113,15 @@ class Batch(NamedTuple):
         """
         restarting = set(self.brokers)
         opens = defaultdict[str, list[BatchAction]](list)
-        at_once: list[BatchAction] = []  # when all brokers have stopped
-        when_back = defaultdict[str, list[BatchAction]](list)
-        for broker, session in () if by_hand else self.opened_late:
-            opens[broker].append(BatchAction("open", session.broker, session))
         for session in self.grown:
             opens[session.owner].append(BatchAction("open", session.broker, session))
+        at_once: list[BatchAction] = []  # when all brokers have stopped
+        when_back = defaultdict[str, list[BatchAction]](list)
         for action, sessions in (("close", self.shrunk), ("end", self.ended)):
             for session in sessions:
-                actions = when_back[session.broker] if session.broker in restarting else at_once
-                actions.append(BatchAction(action, session.broker, session))
-        first = [*self.opened, *(session for _, session in self.opened_late if by_hand)]
-        yield from (BatchAction("open", session.broker, session) for session in first)
+                found = when_back[session.broker] if session.broker in restarting else at_once
+                found.append(BatchAction(action, session.broker, session))
+        yield from (BatchAction("open", session.broker, session) for session in self.opened)
         for broker in sorted(self.brokers):
             yield from (BatchAction("stop", broker), *opens[broker])
         yield from at_once
@@ -153,10 +131,7 @@ class Batch(NamedTuple):
     def record(self) -> dict[str, Any]:
         """The batch, ready for JSON."""
         names = ("opened", "grown", "shrunk", "ended")
-        sessions: dict[str, list[Any]] = {
-            name: [session._asdict() for session in getattr(self, name)] for name in names
-        }
-        sessions["opened_late"] = [session._asdict() for _, session in self.opened_late]
+        sessions = {name: [session._asdict() for session in getattr(self, name)] for name in names}
         return {"restart": list(self.brokers), "cut": self.cut, "sessions": sessions}
 
 
@@ -370,18 +345,14 @@ def _with_sessions(brokers: tuple[str, ...], before: Links, planner: _BatchPlann
     staying = _staying(before, after)
     old_links = {link[:2]: link for link in before}
     new_links = {link[:2]: link for link in after}
-    opened: list[LinkSession] = []
-    late: list[LateSession] = []
-    restarts = _Restarts(brokers, before, after, staying)
+    opened = []
     for link in goal:
         if link[:2] not in old_links:
             out, into = (
                 _cut_off(hop, dropped.intersection(filters), staying) for hop, filters in link.carried()
             )
-            for session in (_session_at_peer(link, into), _session_at_owner(link, out)):
-                early, others = restarts.split(session)
-                opened += early
-                late += others
+            opened += [_session_at_peer(link, into)] if into else []
+            opened += [_session_at_owner(link, out)] if out else []
     grown: list[LinkSession] = []
     shrunk: list[LinkSession] = []
     ended: list[LinkSession] = []
@@ -392,56 +363,7 @@ def _with_sessions(brokers: tuple[str, ...], before: Links, planner: _BatchPlann
         for one, other, found in ((link, new_links[ends], shrunk), (new_links[ends], link, grown)):
             if difference := tuple(sorted(set(one.into) - set(other.into))):
                 found.append(_session_at_peer(link, difference))
-    return Batch(
-        brokers,
-        after,
-        planner.cut,
-        tuple(opened),
-        tuple(grown),
-        tuple(shrunk),
-        tuple(ended),
-        tuple(late),
-    )
-
-
-class _Restarts:
-    """When the session of a new link can be opened so that old and new links carry different messages.
-
-    The session of an old link queues messages from the moment at which the link is down until it ends. So
-    the session of a new link can be opened in between, at a broker that runs on and whose messages still get
-    to the end of the old link that runs on.
-    """
-
-    def __init__(self, brokers: tuple[str, ...], before: Links, after: Links, staying: Wiring) -> None:
-        self._restarting = set(brokers)
-        kept = {hop: set(filters) for link in after for hop, filters in link.carried()}
-        self._dropped = defaultdict[str, list[Hop]](list)  # the hops that no longer carry a topic filter
-        for link in before:
-            for hop, filters in link.carried():
-                for text in set(filters).difference(kept.get(hop, ())):
-                    self._dropped[text].append(hop)
-        running = [link for link in staying.links if not self._restarting.intersection(link[:2])]
-        self._running = Wiring((), {}, {}, tuple(running))
-
-    def split(self, session: LinkSession) -> tuple[list[LinkSession], list[LateSession]]:
-        """The parts of a session to open before the batch, and those to open later."""
-        parts = defaultdict[str | None, list[str]](list)
-        for text in session.filters:
-            parts[self._after(session.broker, text)].append(text)
-        late = [
-            LateSession(broker, session._replace(filters=tuple(texts)))
-            for broker, texts in parts.items()
-            if broker is not None
-        ]
-        return [session._replace(filters=tuple(parts[None]))] if parts[None] else [], late
-
-    def _after(self, broker: str, text: str) -> str | None:
-        """The broker after whose stop a topic filter can be opened; None: before the batch."""
-        hops = sorted(self._dropped[text], key=lambda hop: hop[1])
-        if broker in self._restarting:
-            return None
-        reached = {broker, *delivery_hops(self._running, SampleMessage(broker, text))}
-        return next((end for start, end in hops if start in reached and end in self._restarting), None)
+    return Batch(brokers, after, planner.cut, tuple(opened), tuple(grown), tuple(shrunk), tuple(ended))
 
 
 def _session_at_peer(link: WiredLink, filters: tuple[str, ...] = ()) -> LinkSession:
@@ -535,7 +457,7 @@ def mosquitto_steps(old: Deployment, new: Deployment, at_once: bool) -> list[Rol
 def _commands(batch: Batch, old: Deployment, new: Deployment) -> Iterator[str]:
     """The commands of a batch for an operator; work at the broker's own machine is a comment."""
     file_of = dict(zip(new.wiring.brokers, new.files, strict=True))
-    for action, broker, session in batch.actions(by_hand=True):
+    for action, broker, session in batch.actions():
         if session is not None:
             deployment = new if broker in file_of else old
             yield session_command(session, action, deployment.settings)
