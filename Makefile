@@ -6,12 +6,12 @@ SYSTEM_PACKAGES = mosquitto mosquitto-clients haproxy nats-server openssl faketi
 PYTHON ?= python3
 UV ?= uv
 VENV := .venv
-TESTS := --dist loadgroup -m "not rabbitmq and not kills and not everywhere"
+TESTS := --dist loadgroup -m "not rabbitmq and not kills and not faults and not everywhere"
 RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-kills test-everywhere lint docs report-ui lock release clean
+.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-kills test-faults test-everywhere lint docs report-ui lock release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -77,6 +77,10 @@ test-rabbitmq: setup ## run the tests that start four RabbitMQ nodes (minutes)
 test-kills: setup ## run the tests that kill processes during a move (on an idle machine)
 	@tools/system-packages $(SYSTEM_PACKAGES)
 	$(RUN)pytest -m kills
+
+test-faults: setup ## break parts of a running fleet, in long forms and at random (minutes; seeds are printed)
+	@tools/system-packages $(SYSTEM_PACKAGES)
+	$(RUN)pytest -m faults -s
 
 test-everywhere: setup kernels ## run the pipeline on clusters and in an object store, as two users, with kills (minutes)
 	@test -x .cache/moto/bin/moto_server || ($(PYTHON) -m venv .cache/moto && .cache/moto/bin/pip install --quiet "moto[s3,server]")

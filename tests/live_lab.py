@@ -148,6 +148,7 @@ class CuttableProxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._near: set[asyncio.StreamWriter] = set()  # to those that have connected
         self._bytes_left: int | None = None
+        self.delay = 0.0  # seconds that bytes take
         self._open = asyncio.Event()
         self._open.set()
         self.port = 0
@@ -203,6 +204,8 @@ class CuttableProxy:
         try:
             while data := await reader.read(1 << 16):
                 await self._open.wait()
+                if self.delay:
+                    await asyncio.sleep(self.delay)
                 if self._bytes_left is not None and self._bytes_left <= len(data):
                     writer.write(data[: self._bytes_left])
                     await writer.drain()
