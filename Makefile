@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-kills test-faults test-everywhere lint docs report-ui lock release clean
+.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-kills test-faults test-everywhere lint docs report-ui lock audit release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -102,6 +102,10 @@ lock: ## update requirements/*.txt with uv (to the newest versions: make lock UP
 	$(LOCK) requirements/build.in -o requirements/build.txt
 	$(LOCK) pyproject.toml --extra spark --extra lp --extra deploy --extra live --extra serve --extra papers --extra networkx --extra plot --group dev --group docs requirements/dev.in -o requirements/dev.txt
 	$(LOCK) requirements/java.in -o requirements/java.txt
+
+audit: setup ## list licences of dependencies, and look up known vulnerabilities (STRICT=--strict: fail without an answer)
+	@test -d .cache/audit || $(RUN)pip install --quiet --target .cache/audit pip-audit || echo "pip-audit cannot be installed"
+	PYTHONPATH=.cache/audit $(RUN)python tools/audit $(STRICT)
 
 release: setup ## build the wheel and the source distribution into dist/, and test them
 	$(RUN)python tools/release dist

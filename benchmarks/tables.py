@@ -22,8 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
 import broadloom as bl
 from _common import RESULTS, cell, columns
+from licences import licences
 
 PAGES = Path(__file__).parents[1] / "docs"
 MARKED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -103,6 +106,7 @@ def misses(name: str) -> Rows:
 LISTS: dict[str, Callable[[], Rows]] = {
     "link algorithms": partial(algorithms, "link"),
     "assign algorithms": partial(algorithms, "assign", "AssignmentProblem"),
+    "licences": licences,
     "link misses": partial(misses, "link"),
     "pipeline misses": partial(misses, "pipeline"),
 }
