@@ -36,9 +36,10 @@ Rows = Sequence[Mapping[str, Any]]
 
 def main() -> None:
     """Write every page that is out of date, or only name them."""
-    stale = {page: new for page in sorted(PAGES.glob("*.md")) if (new := filled(page)) != page.read_text()}
+    stale = {page: new for page in sorted(PAGES.rglob("*.md")) if (new := filled(page)) != page.read_text()}
     for page, text in stale.items():
-        print(f"{page.name} is out of date" if "--check" in sys.argv else f"{page.name} written")
+        name = page.relative_to(PAGES)
+        print(f"{name} is out of date" if "--check" in sys.argv else f"{name} written")
         if "--check" not in sys.argv:
             page.write_text(text)
     sys.exit(1 if stale and "--check" in sys.argv else 0)
