@@ -222,23 +222,24 @@ def _part(interest: bl.Interest, weights: bl.Weights, keep: tuple[int, ...]) -> 
 def nats(quick: bool) -> Section:
     """A change of five NATS brokers by `deploy apply`: one joins, one leaves, the tree moves."""
     section = Section("deploy apply on NATS: one of five brokers joins, one leaves, the tree moves")
-    programs = [os.environ.get("BROADLOOM_NATS_SERVER"), shutil.which("nats-server")]
-    for program in filter(None, programs):
-        for seed in range(1 if quick else 3):
-            row = _nats_change(program, seed)
+    given = os.environ.get("BROADLOOM_NATS_SERVER")
+    for program, account in ((given, "APP"), (given, None), (shutil.which("nats-server"), None)):
+        for seed in range((1 if quick else 3) if program else 0):
+            row = _nats_change(program or "", seed, account)
             section.rows.append(row)
-            section.claim(f"NATS {row['version']}, seed {seed}: doubled", row["doubled"], at_most=0)
-            section.claim(
-                f"NATS {row['version']}, seed {seed}: wrong afterwards", row["wrong afterwards"], at_most=0
-            )
+            what = f"NATS {row['version']}{', own account' if account else ''}, seed {seed}"
+            section.claim(f"{what}: doubled", row["doubled"], at_most=0)
+            section.claim(f"{what}: wrong afterwards", row["wrong afterwards"], at_most=0)
+            if account:
+                section.claim(f"{what}: lost", row["lost"], at_most=0)
     return section
 
 
-def _nats_change(program: str, seed: int) -> dict[str, Any]:
+def _nats_change(program: str, seed: int, account: str | None) -> dict[str, Any]:
     """The counts of one change under load."""
     target = target_named("nats")
     with tempfile.TemporaryDirectory(prefix="broadloom-nats-") as folder:  # noqa: SIM117
-        with running_nats(program, Path(folder), "abcde") as sites:
+        with running_nats(program, Path(folder), "abcde", account=account) as sites:
             fleet = nats_fleet(sites)
             sides = []
             for members in ("abcd", "bcde"):
@@ -267,6 +268,7 @@ def _nats_change(program: str, seed: int) -> dict[str, Any]:
     counts = calm.counts()
     return {
         "version": version,
+        "own account": account is not None,
         "seed": seed,
         "restarts": len(set(done["restarts"]) & set("bcd")),
         **load.counts(),
