@@ -48,7 +48,12 @@ from broadloom.deployment.rehearsal import (
 )
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients
 from broadloom.deployment.rehearsal.mosquitto_lab import require_mosquitto
-from broadloom.deployment.rehearsal.rehearsals import OURS, change_under_load, subscriptions
+from broadloom.deployment.rehearsal.rehearsals import (
+    OURS,
+    RestartSpans,
+    change_under_load,
+    subscriptions,
+)
 from broadloom.deployment.rollout import common
 from broadloom.deployment.wiring import delays
 
@@ -155,8 +160,9 @@ def applied(old: bl.Plan, new: bl.Plan, members: str, rate: float) -> tuple[dict
             tally = DeliveryTally(stable)
             with LabClients({name: site.port for name, site in sites.items()}, tally.receive) as clients:
                 clients.subscribe(subscriptions(stable))
-                work = partial(roll_out, before, after, target, fleet, journal)
-                real = change_under_load(clients, tally, rate, [work])
+                spans = RestartSpans()
+                work = partial(roll_out, before, after, target, fleet, journal, report=spans)
+                real = change_under_load(clients, tally, rate, [work], spans)
         return real, rehearse_change(before.wiring, after.wiring, rate)
 
 

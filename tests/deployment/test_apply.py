@@ -113,6 +113,13 @@ class PretendBrokers:
         assert self.up[broker]
         assert filters
 
+    def record(self):
+        """Nothing is seen."""
+
+    def recorded(self):
+        """Nothing was seen."""
+        return []
+
     def missing(self, broker, messages, seconds):  # noqa: ARG002
         """Nothing has arrived."""
         assert self.up[broker]
