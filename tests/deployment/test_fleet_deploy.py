@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import broadloom as bl
+from broadloom.cli.deploy_options import DeployOptions, both_deployments
 from broadloom.deployment import (
     FleetBroker,
     FleetLogin,
@@ -146,6 +147,18 @@ def test_links_of_nats_have_accounts_of_their_own_if_clients_have_one(tmp_path):
     links = tuple(WiredLink(link.owner, link.peer, ("#",), ("#",)) for link in wiring.links)
     with pytest.raises(bl.InputError, match="matches subjects of NATS itself"):
         nats_leafnodes.files(replace(wiring, links=links), fleet_settings(fleet, PLAN))
+
+
+@pytest.mark.parametrize("kind", ["mosquitto", "rabbitmq", "nats"])
+def test_apply_has_the_passwords_of_links(plan, tmp_path, kind):
+    fleet = native(tmp_path, kind)
+    fleet.save(tmp_path / "own.toml")
+    options = DeployOptions(None, tmp_path / "own.toml")
+    _, *sides = both_deployments((plan, plan), options, (None, None), ("latency", 0.1), with_secrets=True)
+    for side in sides:
+        text = "".join(side.files.values())
+        assert "secret" in text
+        assert "BROADLOOM_PASSWORD" not in text
 
 
 @given(st.lists(st.text("ab+", min_size=1, max_size=3), max_size=6), st.booleans())

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0  # seconds for a broker to stop, to answer, or to have its links up
 PAUSE = 0.05
-TRANSIT_SECONDS = 0.5  # within which a message arrives everywhere, if nothing changes
 CONNECT_SECONDS = 2.0
 FILE_MODE = 0o640  # of a new file: it can have passwords
 STATE = "$SYS/broker/connection/{}/state"
@@ -60,7 +59,12 @@ class FleetControl:
         fleet: the fleet.
         change: the change, whose files are installed.
         patience: seconds for a broker to stop, to answer, or to have its links up.
+
+    Attributes:
+        transit: seconds within which a message arrives everywhere, if nothing changes.
     """
+
+    transit = 0.5
 
     def __init__(self, fleet: Fleet, change: DeploymentChange, patience: float = PATIENCE) -> None:
         self._fleet = fleet
@@ -171,9 +175,9 @@ class FleetControl:
         Before it begins, what was under way when the watch began has passed; and before it returns, what
         was under way when it began.
         """
-        time.sleep(TRANSIT_SECONDS)
+        time.sleep(self.transit)
         self._record(True)
-        time.sleep(TRANSIT_SECONDS)
+        time.sleep(self.transit)
 
     def _record(self, is_on: bool) -> None:
         for witness in self._witnesses.values():

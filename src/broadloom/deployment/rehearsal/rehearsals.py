@@ -403,6 +403,8 @@ class LabControl(FleetControl):
         change: the change.
     """
 
+    transit = 0.2  # on loopback
+
     def __init__(self, lab: MosquittoLab, change: DeploymentChange) -> None:
         brokers = [FleetBroker(name, f"{HOST}:{port}", tls=None) for name, port in lab.ports.items()]
         super().__init__(Fleet(brokers), change)
