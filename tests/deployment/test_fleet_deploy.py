@@ -1,5 +1,6 @@
 """Deployment to a fleet: addresses, TLS files, logins and kinds; secrets; and what tables ask of link."""
 
+import itertools
 import json
 import re
 import subprocess
@@ -12,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import broadloom as bl
+from broadloom.cli.deploy_options import DeployOptions, both_deployments
 from broadloom.deployment import (
     FleetBroker,
     FleetLogin,
     FleetTls,
+    WiredLink,
     bridge_secret,
     fleet_settings,
     plan_trees,
@@ -25,6 +28,7 @@ from broadloom.deployment import (
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes, rabbitmq_federation
 from broadloom.model import write_link_problem
+from broadloom.mqtt.topic_filters import covers
 
 INTEREST = bl.Interest.from_lists([["x"], ["x"], ["y"]], node_ids=["rome", "oslo", "bonn"])
 PLAN = bl.link(INTEREST, algorithm="gm")
@@ -119,6 +123,55 @@ def test_leaf_nodes_listen_where_the_fleet_says_and_never_everywhere(tmp_path):
     assert "$BROADLOOM_URL_rome" in text
     with pytest.raises(bl.InputError, match="leaf_listen is for nats, but kind is mosquitto"):
         FleetBroker("rome", "10.0.0.1", leaf_listen="10.0.0.1")
+
+
+def test_links_of_nats_have_accounts_of_their_own_if_clients_have_one(tmp_path):
+    own = {name: {"account": "APP"} for name in ("rome", "oslo", "bonn")}
+    fleet = native(tmp_path, "nats", **own)
+    wiring = nats_leafnodes.joined(wire(PLAN, plan_trees(PLAN)))
+    files = nats_leafnodes.files(wiring, fleet_settings(fleet, PLAN))
+    for text in files.values():
+        assert text.count("account: BROADLOOM_A, subject") == 2 * text.count("account: BROADLOOM_B, subject")
+    assert 'user: "links-b", password: $BROADLOOM_PASSWORD_rome, account: BROADLOOM_B' in "".join(
+        files.values()
+    )
+    assert "APP { imports: $BROADLOOM_IMPORTS }" in files["broker-rome.conf"]
+    fleet.save(tmp_path / "accounts.toml")
+    assert bl.Fleet.load(tmp_path / "accounts.toml").brokers["oslo"].account == "APP"
+    with pytest.raises(bl.InputError, match="--accounts does not apply"):
+        nats_leafnodes.files(wiring, fleet_settings(fleet, PLAN, accounts=True))
+    others = [replace(one, account=None) if one.name == "oslo" else one for one in fleet.brokers.values()]
+    some = fleet_settings(bl.Fleet(others), PLAN)
+    with pytest.raises(bl.InputError, match="'oslo' has no account in the fleet file"):
+        nats_leafnodes.files(wiring, some)
+    links = tuple(WiredLink(link.owner, link.peer, ("#",), ("#",)) for link in wiring.links)
+    with pytest.raises(bl.InputError, match="matches subjects of NATS itself"):
+        nats_leafnodes.files(replace(wiring, links=links), fleet_settings(fleet, PLAN))
+
+
+@pytest.mark.parametrize("kind", ["mosquitto", "rabbitmq", "nats"])
+def test_apply_has_the_passwords_of_links(plan, tmp_path, kind):
+    fleet = native(tmp_path, kind)
+    fleet.save(tmp_path / "own.toml")
+    options = DeployOptions(None, tmp_path / "own.toml")
+    _, *sides = both_deployments((plan, plan), options, (None, None), ("latency", 0.1), with_secrets=True)
+    for side in sides:
+        text = "".join(side.files.values())
+        assert "secret" in text
+        assert "BROADLOOM_PASSWORD" not in text
+
+
+@given(st.lists(st.text("ab+", min_size=1, max_size=3), max_size=6), st.booleans())
+def test_subjects_of_an_account_are_disjoint_and_cover_the_filters(words, more):
+    filters = ["/".join(word) + ("/#" if more and number % 2 else "") for number, word in enumerate(words)]
+    subjects = nats_leafnodes.disjoint_subjects(filters)
+    topics = ["/".join(levels) for size in (1, 2, 3, 4) for levels in itertools.product("ab", repeat=size)]
+    as_filters = [text.replace(".", "/").replace("*", "+").replace(">", "+/#") for text in subjects]
+    for topic in topics:
+        count = sum(covers(text, topic) for text in as_filters)
+        assert count <= 1
+        if any(covers(text, topic) for text in filters):
+            assert count == 1
 
 
 def test_passwords_of_nats_are_written_on_request(tmp_path):

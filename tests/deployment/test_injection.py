@@ -30,8 +30,10 @@ from broadloom.deployment import (
 )
 from broadloom.deployment.link_access import password_reference
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
+from broadloom.deployment.targets import nats_leafnodes
 from emqx_checks import check_calls, sql_tokens
 from fleet_lab import LabBroker
+from nats_sites import ACCOUNTS
 
 # The structure of a file, and the values in it.
 
@@ -126,6 +128,31 @@ def test_every_attempt_is_refused_or_is_a_value(target):
     assert 0 < kept < count
 
 
+def test_every_attempt_in_accounts_of_nats_is_refused_or_is_a_value():
+    """There, topics are in the file too."""
+    target = target_named("nats")
+    harmless = {
+        field: parts_of(target, exported(target, field, HARMLESS.get(field, "zz"), account="APP"))[0]
+        for field in FIELDS
+        if field != "leaf_listen"
+    }
+    topics = 0
+    for field, text, deployment in accepted(target, "APP"):
+        if field == "leaf_listen":
+            continue
+        shape, values = parts_of(target, deployment)
+        if field == "topic":
+            (subject, *_) = nats_leafnodes.disjoint_subjects([f"t/{text}"])
+            assert subject in values
+            topics += 1
+        if field != "topic" or "#" not in text:  # x/# are two subjects
+            assert shape == harmless[field], (field, text)
+    assert topics > 20
+    for name in ('A"', "A B", "A}", "$A", "", "A\n", 7):
+        with pytest.raises(InputError, match="account is"):
+            FleetBroker("a", "10.0.0.1", "nats", account=name)
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @given(field=st.sampled_from(FIELDS[:-1]), text=st.text(max_size=12))
 @settings(max_examples=150)
@@ -203,17 +230,21 @@ def test_mosquitto_reads_all_accepted_files_as_meant(tmp_path):
 
 
 @pytest.mark.needs("nats-server")
-def test_nats_server_reads_all_accepted_files(tmp_path):
+@pytest.mark.parametrize("account", [None, "APP"])
+def test_nats_server_reads_all_accepted_files(tmp_path, account):
     """It checks each file that differs from the others in more than comments."""
     target = target_named("nats")
     seen = set()
-    for _, _, deployment in accepted(target):
+    for field, _, deployment in accepted(target, account):
+        if account is not None and field not in ("topic", "user", "password"):
+            continue  # as without an account
         for content in deployment.files.values():
             plain = re.sub("#.*", "", content)
             if plain not in seen:
                 seen.add(plain)
-                (tmp_path / f"{len(seen)}.conf").write_text(content)
-    assert len(seen) > 50
+                own = "" if account is None else ACCOUNTS.format(account=account)
+                (tmp_path / f"{len(seen)}.conf").write_text(content + own)
+    assert len(seen) > (50 if account is None else 20)
     for number in range(1, len(seen) + 1):
         command = ["nats-server", "-t", "-c", str(tmp_path / f"{number}.conf")]
         done = subprocess.run(command, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})

@@ -146,7 +146,7 @@ def both_deployments(
     everybody = [name for plan in plans for name in plan.interest.node_ids]
     sides = []
     for folder, plan in zip(folders, plans, strict=True):
-        settings = options.settings(plan, with_secrets and target.name == "mosquitto")
+        settings = options.settings(plan, with_secrets)
         try:
             chosen = with_publishers(plan, *publishers, everybody)
             wiring = target.adapt(deployed(chosen, *trees)[1])

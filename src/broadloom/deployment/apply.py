@@ -7,7 +7,8 @@ then to the old ones.
 
 What waits in the session of a link that ends is kept in the journal. What of it has not arrived at a broker
 that wants it, once the new links are up, is published there: no message is lost, but these few arrive twice
-at brokers that had them already.
+at brokers that had them already. The same applies to messages that were seen at some broker just before
+others stopped: mosquitto forgets what a link had not delivered if it starts without the link.
 
 Rehearsals use the same steps on brokers of their own.
 """
@@ -150,6 +151,12 @@ class BrokerControl(Protocol):
     def watch(self, broker: str, filters: Sequence[str]) -> None:
         """Remember from now on which messages arrive at a broker."""
 
+    def record(self) -> None:
+        """Keep what arrives at the watched brokers, until the next broker starts."""
+
+    def recorded(self) -> list[list[Message]]:
+        """The messages that were kept at each watched broker."""
+
     def missing(self, broker: str, messages: Sequence[Message], seconds: float) -> list[Message]:
         """Those messages that have not arrived at a broker, and do not arrive in some seconds."""
 
@@ -271,13 +278,20 @@ class DeploymentChange(NamedTuple):
         return (self.old if step.side == OLD else self.new).wiring
 
     def watched(self, step: ApplyStep) -> dict[str, list[str]]:
-        """The subscriptions of each broker that meet topics of sessions that will end."""
+        """What to watch at each broker: its subscriptions that meet topics of sessions that will end.
+
+        Also what the links of these sessions take from it.
+        """
         links = {name: link for side in self for link in side.wiring.links for name in ids_of(link)}
-        carried = {text for session in step.sessions for text in links[session.client].filters()}
-        index = FilterIndex(carried)
-        wants = self.wiring_of(step).wants
-        found = {name: [text for text in texts if any(index.meeting(text))] for name, texts in wants.items()}
-        return {name: texts for name, texts in found.items() if texts}
+        ending = {links[session.client] for session in step.sessions}
+        index = FilterIndex({text for link in ending for text in link.filters()})
+        found = defaultdict[str, set[str]](set)
+        for name, texts in self.wiring_of(step).wants.items():
+            found[name].update(text for text in texts if any(index.meeting(text)))
+        for link in ending:
+            for (start, _), texts in link.carried():
+                found[start].update(texts)
+        return {name: sorted(texts) for name, texts in found.items() if texts}
 
     def links_of(self, step: ApplyStep) -> list[WiredLink]:
         """The links that a step waits for."""
@@ -472,12 +486,13 @@ def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, jou
     elif step.action == "watch":
         for broker, filters in change.watched(step).items():
             control.watch(broker, filters)
+        control.record()
     elif step.action in ("open", "close"):
         with ThreadPoolExecutor(MOST_SESSIONS) as pool:
             for _ in pool.map(lambda session: control.update(step.action, session), step.sessions):
                 pass
     elif step.action == "return":
-        journal.forget_kept(_return_messages(change.wiring_of(step), control, journal.kept.values()))
+        journal.forget_kept(_return_messages(change, step, control, journal))
     elif step.action == "wait":
         control.wait(change.links_of(step))
     elif step.action == "install":
@@ -486,17 +501,28 @@ def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, jou
         getattr(control, step.action)(step.brokers[0])
 
 
-def _return_messages(wiring: Wiring, control: BrokerControl, kept: Iterable[Sequence[Message]]) -> int:
-    """Publish the kept messages that some broker lacks, each at such a broker; returns their number.
+def _return_messages(
+    change: DeploymentChange, step: ApplyStep, control: BrokerControl, journal: ChangeJournal
+) -> int:
+    """Publish the messages that some broker lacks, each at such a broker; returns their number.
 
-    All links are up by now, so what waits in the sessions of new links arrives.
+    These are the kept messages, and those that were seen at some broker before others stopped. All links are
+    up by now, so what waits in the sessions of new links arrives.
     """
-    waiting: Counter[Message] = Counter()
-    for messages in kept:
-        waiting |= Counter(messages)  # several sessions can have had the same message
+    wiring = change.wiring_of(step)
+    kept: Counter[Message] = Counter()
+    for messages in journal.kept.values():
+        kept |= Counter(messages)  # several sessions can have had the same message
+    seen: Counter[Message] = Counter()
+    for messages in control.recorded():
+        seen |= Counter(messages)
     wanted = defaultdict[str, list[Message]](list)
-    for message, count in waiting.items():
-        for broker in wiring.wanting(message[0]):
+    for message, count in (kept | seen).items():
+        topic = message[0]
+        brokers = wiring.wanting(topic)
+        if message not in kept:  # a broker that joins does not miss what was published before
+            brokers = brokers & change.old.wiring.wanting(topic) & change.new.wiring.wanting(topic)
+        for broker in brokers:
             wanted[broker] += count * [message]
     end = time.monotonic() + ARRIVAL_SECONDS
     lacking: dict[str, Counter[Message]] = {
@@ -504,7 +530,7 @@ def _return_messages(wiring: Wiring, control: BrokerControl, kept: Iterable[Sequ
         for broker, messages in sorted(wanted.items())
     }
     published = 0
-    for message in waiting:
+    for message in kept | seen:
         count, broker = max(((found[message], name) for name, found in lacking.items()), default=(0, ""))
         if count:
             control.publish(broker, count * [message])

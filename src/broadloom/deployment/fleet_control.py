@@ -59,7 +59,12 @@ class FleetControl:
         fleet: the fleet.
         change: the change, whose files are installed.
         patience: seconds for a broker to stop, to answer, or to have its links up.
+
+    Attributes:
+        transit: seconds within which a message arrives everywhere, if nothing changes.
     """
+
+    transit = 0.5
 
     def __init__(self, fleet: Fleet, change: DeploymentChange, patience: float = PATIENCE) -> None:
         self._fleet = fleet
@@ -103,6 +108,7 @@ class FleetControl:
 
     def start(self, broker: str) -> None:
         """Start a broker, and wait until it answers."""
+        self._record(False)  # all brokers of a batch have stopped
         self._run(broker, "start", is_done=lambda: self._listens(broker))
         self._require_answer(broker, self._patience)
 
@@ -162,6 +168,24 @@ class FleetControl:
             address, login = fleet_access(self._fleet, broker)
             self._witnesses[broker] = ArrivalWitness(address, f"broadloom-watch-{broker}", login)
         self._witnesses[broker].watch(filters)
+
+    def record(self) -> None:
+        """Keep what arrives at the watched brokers, until the next broker starts.
+
+        Before it begins, what was under way when the watch began has passed; and before it returns, what
+        was under way when it began.
+        """
+        time.sleep(self.transit)
+        self._record(True)
+        time.sleep(self.transit)
+
+    def _record(self, is_on: bool) -> None:
+        for witness in self._witnesses.values():
+            witness.is_recording = is_on
+
+    def recorded(self) -> list[list[Message]]:
+        """The messages that were kept at each watched broker."""
+        return [witness.recorded() for witness in self._witnesses.values()]
 
     def missing(self, broker: str, messages: Sequence[Message], seconds: float) -> list[Message]:
         """Those messages that have not arrived at a broker, and do not arrive in some seconds."""

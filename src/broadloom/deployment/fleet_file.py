@@ -49,9 +49,10 @@ TLS_PORT, PLAIN_PORT, NATS_PORT = 8883, 1883, 4222
 LEAF_PORT = 7422  # of leaf nodes of NATS
 CONTROLLER_PORT = 8790
 LARGEST_WINDOW = 16_384  # half of the messages within which a hop recognises a repetition
+_ACCOUNT = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # The names that each section can have.
 _SECTIONS = ("defaults", "brokers", "links", "live")
-_DEFAULTS = ("kind", "tls", "login", "api_login", "hooks")
+_DEFAULTS = ("kind", "tls", "login", "api_login", "account", "hooks")
 _BROKER = (
     "address",
     "kind",
@@ -64,6 +65,7 @@ _BROKER = (
     "api_login",
     "config",
     "leaf_listen",
+    "account",
     "hooks",
 )
 _LINKS = ("carry", "publishers", "max_degree")
@@ -162,6 +164,8 @@ class FleetBroker:
         config: the path of the broker's configuration file, if it is on this machine.
         leaf_listen: for NATS, `host` or `host:port` where the broker listens for leaf nodes; None: at the
             host of its address.
+        account: for NATS, the account of its clients, so that links can have accounts of their own; None:
+            links are in the account of clients.
         hooks: how `deploy apply` changes it.
     """
 
@@ -177,6 +181,7 @@ class FleetBroker:
     api_login: FleetLogin | None = None
     config: str | None = None
     leaf_listen: str | None = None
+    account: str | None = None
     hooks: FleetHooks = field(default_factory=FleetHooks)
 
     def __post_init__(self) -> None:
@@ -203,6 +208,13 @@ class FleetBroker:
             if self.kind != "nats":
                 raise InputError(f"leaf_listen is for nats, but kind is {self.kind}; leave it out")
             Address.parse(self.leaf_listen, LEAF_PORT, "leaf_listen")
+        if self.account is not None:
+            if self.kind != "nats":
+                raise InputError(f"account is for nats, but kind is {self.kind}; leave it out")
+            if not isinstance(self.account, str) or not _ACCOUNT.fullmatch(self.account):
+                raise InputError(
+                    f"account is {shown(self.account)}; give a name of letters, digits, _ and -, such as APP"
+                )
         check_instance(self.hooks, FleetHooks, "hooks", "give FleetHooks")
 
     @property

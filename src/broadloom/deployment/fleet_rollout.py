@@ -12,7 +12,7 @@ from broadloom.deployment.broker_api import call_api
 from broadloom.deployment.exports import Target
 from broadloom.deployment.fleet_control import PATIENCE, FleetControl, fleet_broker
 from broadloom.deployment.fleet_file import Fleet
-from broadloom.deployment.nats_control import nats_change
+from broadloom.deployment.nats_switch import nats_change
 from broadloom.deployment.rabbitmq_control import RabbitChange, RabbitControl
 from broadloom.deployment.rollout import Deployment
 from broadloom.errors import InputError

@@ -36,6 +36,7 @@ _NOTES = {
     "subscriptions": "mosquitto.db, a log, or the URL of an admin API; or a list",
     "config": "the broker's own configuration, for broadloom doctor",
     "leaf_listen": "where NATS listens for leaf nodes",
+    "account": "the account of NATS clients",
     "carry": "topic filters; default: everything that clients want",
     "publishers": 'any broker can publish any topic; or "observed"',
     "controller": "where agents reach the controller",
@@ -83,6 +84,8 @@ def _broker_lines(broker: FleetBroker, shared: dict[str, Any], folder: Path, not
         yield _line("config", _path(broker.config, folder), note)
     if broker.leaf_listen is not None:
         yield _line("leaf_listen", _text(broker.leaf_listen), note)
+    if broker.account is not None:
+        yield _line("account", _text(broker.account), note)
     if broker.hooks != FleetHooks():
         yield _line("hooks", _hooks(broker.hooks, folder))
 

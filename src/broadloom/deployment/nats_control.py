@@ -3,7 +3,7 @@
 An account has one tree of leaf nodes, and NATS cuts a ring for half a minute. So links that go are closed at
 all brokers first, and then new links open, at all brokers at the same time. Core NATS keeps nothing for a
 link that is away: messages that would cross a moved link in between are lost. If brokers must restart, so are
-those for their clients.
+those for their clients. Where clients have an account of their own, nothing is lost: `nats_switch`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NatsRestarts(DeploymentChange):
         """The steps back: all brokers that have stopped once restart together, with their old links."""
         begun = dict.fromkeys(step.brokers[0] for step in steps[: done + 1] if step.action == "stop")
         links = tuple(link[:2] for link in self.old.wiring.links)
-        wait = ApplyStep("wait", _linked(self.old.wiring), side=OLD, links=links)
+        wait = ApplyStep("wait", linked_brokers(self.old.wiring), side=OLD, links=links)
         return [*_together(list(begun), OLD), wait] if begun else []
 
 
@@ -49,13 +49,13 @@ def _restart_steps(old: Deployment, new: Deployment, side: str, at_once: bool) -
     """Batches of restarts; brokers that join or leave restart with the first or the last batch."""
     batches = [step["restart"] for step in nats_steps(old, new, at_once)]
     known = {broker for batch in batches for broker in batch}
-    linked = {name: _linked(one.wiring) for name, one in (("old", old), ("new", new))}
+    linked = {name: linked_brokers(one.wiring) for name, one in (("old", old), ("new", new))}
     joining = [one for one in linked["new"] if one not in old.wiring.brokers and one not in known]
     leaving = [one for one in linked["old"] if one not in new.wiring.brokers and one not in known]
     batches = [batch for batch in (joining, *batches, leaving) if batch]
     steps = [step for batch in batches for step in _together(batch, side)]
     links = tuple(link[:2] for link in new.wiring.links)
-    return [*steps, ApplyStep("wait", _linked(new.wiring), side=side, links=links)] if steps else []
+    return [*steps, ApplyStep("wait", linked_brokers(new.wiring), side=side, links=links)] if steps else []
 
 
 def _together(brokers: Sequence[str], side: str) -> list[ApplyStep]:
@@ -132,50 +132,32 @@ def _owners(wiring: Wiring, common: set[Hop]) -> tuple[str, ...]:
     return tuple(sorted({link.owner for link in wiring.links if link[:2] not in common}))
 
 
-def _linked(wiring: Wiring) -> tuple[str, ...]:
+def linked_brokers(wiring: Wiring) -> tuple[str, ...]:
     """The brokers with links, in order."""
     ends = {end for link in wiring.links for end in link[:2]}
     return tuple(broker for broker in wiring.brokers if broker in ends)
 
 
-def nats_change(
-    old: Deployment, new: Deployment, fleet: Fleet, patience: float, begun: Sequence[ApplyStep]
-) -> tuple[NatsRestarts | NatsReloads, NatsControl]:
-    """The change of NATS brokers, by what all of them can do, and what takes its steps.
-
-    Args:
-        old: the deployment in use.
-        new: the new one.
-        fleet: how to reach, stop, start and reload the brokers.
-        patience: seconds for a broker.
-        begun: the steps of a change that is under way; then brokers can be down.
+def monitored(fleet: Fleet, name: str, path: str) -> dict[str, Any]:
+    """What the monitoring port of a broker says.
 
     Raises:
-        InputError: the fleet file does not name a monitoring port.
-        UnreachableError: a broker does not answer there.
+        InputError: the fleet file does not name the port.
+        UnreachableError: it does not answer.
     """
-    if begun:
-        reloads = any(step.action == "reload" or step.side == COMMON for step in begun)
-        change = NatsReloads(old, new) if reloads else NatsRestarts(old, new)
-        return change, NatsControl(fleet, change, patience)
-    found = {name: _varz(fleet, name) for name in dict.fromkeys((*_linked(old.wiring), *_linked(new.wiring)))}
-    if any(_version(varz) < RELOADS_SINCE for varz in found.values()):
-        restarts = NatsRestarts(old, new)
-        return restarts, NatsControl(fleet, restarts, patience)
-    live = NatsReloads(old, new)
-    live.deaf = frozenset(name for name, varz in found.items() if not varz.get("leaf", {}).get("port"))
-    return live, NatsControl(fleet, live, patience)
-
-
-def _varz(fleet: Fleet, name: str) -> dict[str, Any]:
-    """What the monitoring port of a broker says."""
-    found = call_api(fleet_broker(fleet, name), "GET", "/varz")
+    found = call_api(fleet_broker(fleet, name), "GET", path)
     return found if isinstance(found, dict) else {}
 
 
-def _version(varz: dict[str, Any]) -> tuple[int, ...]:
+def can_reload(varz: dict[str, Any]) -> bool:
+    """Whether a broker can change its links while it runs."""
     parts = str(varz.get("version", "")).split("-")[0].split(".")
-    return tuple(int(part) for part in parts if part.isdigit()) or (0,)
+    return tuple(int(part) for part in parts if part.isdigit()) >= RELOADS_SINCE
+
+
+def listens_for_links(varz: dict[str, Any]) -> bool:
+    """Whether a broker has a listener for links."""
+    return bool(varz.get("leaf", {}).get("port"))
 
 
 class NatsControl(FleetControl):
@@ -187,7 +169,7 @@ class NatsControl(FleetControl):
         patience: seconds for a broker to stop, to answer, to read its file, or to have its links up.
     """
 
-    def __init__(self, fleet: Fleet, change: NatsRestarts | NatsReloads, patience: float) -> None:
+    def __init__(self, fleet: Fleet, change: DeploymentChange, patience: float) -> None:
         super().__init__(fleet, change, patience)
         self._change = change
 
@@ -219,9 +201,7 @@ class NatsControl(FleetControl):
     def take(self, step: ApplyStep) -> None:
         """Take one step."""
         if step.action == "reload":
-            with ThreadPoolExecutor(MOST_BROKERS) as pool:
-                for _ in pool.map(partial(self._reload, step.side), step.brokers):
-                    pass
+            self.reload_all(step)
         elif step.action == "wait":
             side = self._change.old if step.side == OLD else self._change.new
             self._wait_for(side.wiring, {end for ends in step.links for end in ends})
@@ -229,6 +209,12 @@ class NatsControl(FleetControl):
             self.install(step.brokers[0], step.side)
         else:
             getattr(self, step.action)(step.brokers[0])
+
+    def reload_all(self, step: ApplyStep) -> None:
+        """Reload brokers, all at the same time."""
+        with ThreadPoolExecutor(MOST_BROKERS) as pool:
+            for _ in pool.map(partial(self._reload, step.side), step.brokers):
+                pass
 
     def text_of(self, broker: str, side: str) -> str:
         """The file of a broker."""
@@ -250,7 +236,11 @@ class NatsControl(FleetControl):
         )
 
     def _load_time(self, broker: str) -> object:
-        return _varz(self._fleet, broker).get("config_load_time")
+        return self._ask(broker, "/varz").get("config_load_time")
+
+    def _ask(self, broker: str, path: str) -> dict[str, Any]:
+        """What the monitoring port of a broker says."""
+        return monitored(self._fleet, broker, path)
 
     def _wait_for(self, wiring: Wiring, brokers: Iterable[str]) -> None:
         """Wait until brokers have as many links as a deployment gives them."""
@@ -262,7 +252,7 @@ class NatsControl(FleetControl):
             )
 
     def _has_links(self, broker: str, wanted: int) -> bool:
-        return int(_varz(self._fleet, broker).get("leafnodes", 0)) >= wanted
+        return int(self._ask(broker, "/varz").get("leafnodes", 0)) >= wanted
 
     def _require_answer(self, name: str, seconds: float) -> None:
         """Wait until a broker greets a client."""

@@ -200,8 +200,9 @@ class RabbitControl:
                 self._at_each(partial(self._send_marks, left, hops), list(left))
                 again = time.monotonic() + REPEAT_SECONDS
             waiting = [broker for broker, texts in ends.items() if missing.intersection(texts)]
-            for found in self._at_each(partial(self._read_marks, code), waiting):
-                missing -= found
+            arrived = self._at_each(partial(self._read_marks, code), waiting)
+            for broker, found in zip(waiting, arrived, strict=True):
+                missing -= found.intersection(ends[broker])  # a mark also arrives where it was sent
             if missing and time.monotonic() > limit:
                 start, end = hops[min(missing)][0]
                 raise UnreachableError(

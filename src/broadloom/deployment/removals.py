@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broadloom.deployment.deployment_inputs import Settings, safe_name
 from broadloom.deployment.rollout import LinkSession, session_command
-from broadloom.deployment.targets import emqx_rules, rabbitmq_federation
+from broadloom.deployment.targets import emqx_rules, nats_leafnodes, rabbitmq_federation
 from broadloom.deployment.targets.api_calls import as_text
 from broadloom.deployment.targets.mosquitto_bridges import ACL_FILE, local_id, remote_id
 from broadloom.deployment.wiring import Wiring
@@ -21,7 +21,7 @@ _MOSQUITTO = """\
 """
 _NATS = """\
 # Broker {broker} has no links. Put this file in the place of the one that broadloom exported before, and
-# restart nats-server; or delete that file and the line that includes it.
+# restart nats-server; or delete that file and the lines that include it or refer to it.
 """
 
 
@@ -56,9 +56,11 @@ def nats_removal(wiring: Wiring, settings: Settings) -> dict[str, str]:
         >>> nats_removal(Wiring(("a",), {}, {}, ()), Settings())["broker-a.conf"].splitlines()[0]
         "# Broker 'a' has no links. Put this file in the place of the one that broadloom exported before, and"
     """
-    del settings  # a file without links does not depend on them
+    has_accounts = nats_leafnodes.has_client_accounts(wiring.brokers, settings)
+    names = nats_leafnodes.NO_LINKS if has_accounts else ""
     return {
-        f"broker-{safe_name(broker)}.conf": _NATS.format(broker=ascii(broker)) for broker in wiring.brokers
+        f"broker-{safe_name(broker)}.conf": _NATS.format(broker=ascii(broker)) + names
+        for broker in wiring.brokers
     }
 
 

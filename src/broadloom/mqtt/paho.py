@@ -299,6 +299,8 @@ def drain_session(
 class ArrivalWitness:
     """Subscriber that remembers which messages have arrived at a broker; it reconnects by itself.
 
+    Of all messages it keeps a code, and for some time the messages themselves (`is_recording`).
+
     Args:
         address: the broker's address.
         name: the MQTT client id; the broker keeps its session while the connection is lost.
@@ -308,6 +310,8 @@ class ArrivalWitness:
     def __init__(self, address: Address, name: str, login: Login) -> None:
         self._address, self._name, self._login = address, name, login
         self._seen: Counter[bytes] = Counter()
+        self._recorded: list[tuple[str, bytes]] = []
+        self.is_recording = False
         self._filters: set[str] = set()
         self._subscribed = threading.Event()
         self._client = new_client(name, login)
@@ -334,6 +338,12 @@ class ArrivalWitness:
 
     def _on_message(self, _client: Client, _data: object, message: Any) -> None:
         self._seen[_digest(message.topic, message.payload)] += 1
+        if self.is_recording:
+            self._recorded.append((message.topic, message.payload))
+
+    def recorded(self) -> list[tuple[str, bytes]]:
+        """The messages that arrived while it recorded."""
+        return list(self._recorded)
 
     def missing(self, messages: Sequence[tuple[str, bytes]], seconds: float) -> list[tuple[str, bytes]]:
         """Those of some messages that have not arrived, and do not arrive in some seconds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -28,6 +28,7 @@ PAYLOAD_BYTES = 100
 QUIET_SECONDS = 5.0
 SETTLE_SECONDS = 0.3
 LONGEST_SECONDS = 120.0
+ACKNOWLEDGED_SECONDS = 0.1  # in which a client acknowledges a message, on a busy machine
 
 OnMessage = Callable[[str, str, bytes], None]
 
@@ -167,6 +168,8 @@ class DeliveryTally:
         arrived: how often each message arrived at each broker, by broker and number.
         missing: the deliveries that are still expected, by broker and number.
         unknown: how many messages arrived that were never published.
+        published_at: when each message was published, in seconds of a monotonic clock.
+        delivered_at: when each message arrived last at a broker that did not have it yet.
     """
 
     def __init__(self, wiring: Wiring) -> None:
@@ -175,12 +178,15 @@ class DeliveryTally:
         self.arrived: Counter[tuple[str, int]] = Counter()
         self.missing: set[tuple[str, int]] = set()
         self.unknown = 0
+        self.published_at: list[float] = []
+        self.delivered_at: dict[int, float] = {}
         self._expected = 0
 
     def publish(self, message: SampleMessage) -> int:
         """Record a message; returns its number."""
         number = len(self.published)
         self.published.append(message)
+        self.published_at.append(time.monotonic())
         wanting = self.wiring.wanting(message.topic)
         self.missing.update((broker, number) for broker in wanting)
         self._expected += len(wanting)
@@ -197,7 +203,9 @@ class DeliveryTally:
         known = 0 <= number < len(self.published)
         if known and self.published[number].topic == topic.removeprefix(MESH):
             self.arrived[broker, number] += 1
-            self.missing.discard((broker, number))
+            if (broker, number) in self.missing:
+                self.missing.discard((broker, number))
+                self.delivered_at[number] = time.monotonic()
         else:
             self.unknown += 1
 
@@ -216,6 +224,24 @@ class DeliveryTally:
             "duplicates": sum(count - 1 for key, count in arrived.items() if key in expected),
             "unexpected": self.unknown + sum(count for key, count in arrived.items() if key not in expected),
         }
+
+    def in_flight(self, spans: Sequence[tuple[float, float]]) -> dict[str, int]:
+        """The deliveries of messages that were in flight at some time of some spans, and doubled others.
+
+        A message is in flight from its publication until it has arrived at all brokers that want it, and
+        their clients have acknowledged it.
+        """
+        flying = {
+            number
+            for number, start in enumerate(self.published_at)
+            if any(
+                start <= end and self.delivered_at.get(number, start) + ACKNOWLEDGED_SECONDS >= begin
+                for begin, end in spans
+            )
+        }
+        wanted = sum(len(self.wiring.wanting(self.published[number].topic)) for number in flying)
+        others = sum(count - 1 for (_, number), count in self.arrived.items() if number not in flying)
+        return {"in_flight": wanted, "doubled_otherwise": others}
 
 
 @dataclass(frozen=True)

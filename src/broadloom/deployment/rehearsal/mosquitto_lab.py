@@ -116,6 +116,11 @@ class MosquittoLab(BrokerLab):
             if self._start_all(last=attempt == TRIES - 1):
                 break
 
+    @property
+    def journal(self) -> Path:
+        """The file of a change's journal."""
+        return self._folder / "fleet.apply"
+
     def start(self, broker: str) -> None:
         """Start a broker with its present file; it continues from the state that it saved."""
         folder = self._folder_of(broker)
@@ -129,10 +134,12 @@ class MosquittoLab(BrokerLab):
         logs.append(BrokerLog(path))
 
     def stop(self, broker: str, kill: bool = False) -> None:
-        """Stop a broker as its operator would, or kill it."""
+        """Stop a broker as its operator would, by a command; or kill it."""
         process = self._processes.pop(broker)
         if kill:
             process.kill()
+        elif (command := shutil.which("kill")) is not None:
+            subprocess.run([command, str(process.pid)], check=False)  # noqa: S603
         else:
             process.terminate()
         _wait_for(process)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import Any
 
-from broadloom.deployment.apply import NEW, OLD, ChangeJournal, DeploymentChange, Message, apply_change
+from broadloom.deployment.apply import NEW, OLD, ChangeJournal, DeploymentChange, apply_change
 from broadloom.deployment.deployment_inputs import Publication, Settings
+from broadloom.deployment.fleet_control import FleetControl
+from broadloom.deployment.fleet_file import Fleet, FleetBroker
 from broadloom.deployment.rabbitmq_control import RabbitChange, RabbitControl
 from broadloom.deployment.rehearsal.delivery_counts import (
     PAYLOAD_BYTES,
@@ -29,7 +32,7 @@ from broadloom.deployment.rehearsal.delivery_counts import (
 )
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, packet_size
 from broadloom.deployment.rehearsal.rabbitmq_lab import LINK_SECONDS, STATISTICS_SECONDS, RabbitLab
-from broadloom.deployment.rollout import Deployment, LinkSession, common
+from broadloom.deployment.rollout import Deployment, common
 from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.deployment.targets.mosquitto_bridges import MESH, local_id, remote_id
 from broadloom.deployment.wiring import (
@@ -44,8 +47,6 @@ from broadloom.deployment.wiring import (
     relayed_messages,
     sample_messages,
 )
-from broadloom.mqtt.endpoint import ANONYMOUS, Address
-from broadloom.mqtt.paho import ArrivalWitness, drain_session, publish_messages, update_session
 from broadloom.plans import Plan
 from broadloom.progress import stage
 
@@ -375,11 +376,14 @@ def rehearse_change(
     with MosquittoLab(start) as lab, LabClients(lab.ports, tally.receive) as clients:
         connect(lab, clients, start)
         control = LabControl(lab, change)
-        work = partial(apply_change, change, steps, control, ChangeJournal(None))
+        journal = ChangeJournal(lab.journal)
+        spans = RestartSpans()
+        work = partial(apply_change, change, steps, control, journal, report=spans)
         try:
-            counts = change_under_load(clients, tally, rate, [work])
+            counts = change_under_load(clients, tally, rate, [work], spans)
         finally:
             control.close()
+            journal.close()
     batches = sum(step.action == "wait" for step in steps)
     return counts | {"batches": batches, "restarts": sum(step.action == "start" for step in steps)}
 
@@ -391,18 +395,21 @@ def _lab_deployment(wiring: Wiring, brokers: Sequence[str]) -> Deployment:
     return Deployment(both, settings, mosquitto_bridges.files(both, settings))
 
 
-class LabControl:
-    """Changes the brokers of a laboratory, as `FleetControl` changes those of a fleet.
+class LabControl(FleetControl):
+    """Changes the brokers of a laboratory, as those of a fleet.
 
     Args:
         lab: the laboratory.
         change: the change.
     """
 
+    transit = 0.2  # on loopback
+
     def __init__(self, lab: MosquittoLab, change: DeploymentChange) -> None:
+        brokers = [FleetBroker(name, f"{HOST}:{port}", tls=None) for name, port in lab.ports.items()]
+        super().__init__(Fleet(brokers), change)
         self._lab = lab
         self._sides = {OLD: change.old.wiring, NEW: change.new.wiring}
-        self._witnesses: dict[str, ArrivalWitness] = {}
 
     def stop(self, broker: str) -> None:
         """Stop a broker."""
@@ -418,43 +425,13 @@ class LabControl:
 
     def start(self, broker: str) -> None:
         """Start a broker, and wait until it answers."""
+        self._record(False)
         self._lab.start(broker)
         self._lab.wait_until_listening([broker])
 
     def wait(self, links: Sequence[WiredLink]) -> None:
         """Wait until links are up."""
         self._lab.wait_until_linked(replace(self._lab.wiring, links=tuple(links)))
-
-    def update(self, action: str, session: LinkSession) -> None:
-        """Open or close a session."""
-        update_session(action, self._address(session.broker), session.client, session.filters)
-
-    def drain(self, session: LinkSession, keep: Callable[[list[Message]], None]) -> None:
-        """Take all messages that wait in a session, and end it."""
-        drain_session(self._address(session.broker), session.client, ANONYMOUS, keep)
-
-    def watch(self, broker: str, filters: Sequence[str]) -> None:
-        """Remember from now on which messages arrive at a broker."""
-        if broker not in self._witnesses:
-            name = f"broadloom-watch-{broker}"
-            self._witnesses[broker] = ArrivalWitness(self._address(broker), name, ANONYMOUS)
-        self._witnesses[broker].watch(filters)
-
-    def missing(self, broker: str, messages: Sequence[Message], seconds: float) -> list[Message]:
-        """Those messages that have not arrived at a broker, and do not arrive in some seconds."""
-        return self._witnesses[broker].missing(messages, seconds)
-
-    def publish(self, broker: str, messages: Sequence[Message]) -> None:
-        """Publish messages at a broker."""
-        publish_messages(self._address(broker), ANONYMOUS, messages)
-
-    def close(self) -> None:
-        """End the sessions that watched what arrives."""
-        for witness in self._witnesses.values():
-            witness.close()
-
-    def _address(self, broker: str) -> Address:
-        return Address(HOST, self._lab.ports[broker])
 
     def _replace_links(self, broker: str, links: Sequence[WiredLink]) -> None:
         lab = self._lab
@@ -479,10 +456,50 @@ def rehearse_live_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[s
     return counts | {"batches": 1, "restarts": 0}
 
 
+class RestartSpans:
+    """The times from the opening of sessions to the last stop of a broker, per batch of a change.
+
+    It is called with each step in words, as `apply_change` reports them.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[float, str]] = []
+
+    def __call__(self, text: str) -> None:
+        """Note the beginning of a step."""
+        self._steps.append((time.monotonic(), text.split()[1]))
+
+    def spans(self) -> list[tuple[float, float]]:
+        """Begin and end of each."""
+        found = []
+        begin = end = None
+        for (at, action), (after, _) in pairwise([*self._steps, (math.inf, "")]):
+            if action in ("open", "stop") and begin is None:
+                begin = at
+            if action == "stop":
+                end = after
+            if action == "wait" and begin is not None and end is not None:
+                found.append((begin, end))
+                begin = end = None
+        return found
+
+
 def change_under_load(
-    clients: LabClients, tally: DeliveryTally, rate: float, steps: Sequence[Callable[[], object]]
+    clients: LabClients,
+    tally: DeliveryTally,
+    rate: float,
+    steps: Sequence[Callable[[], object]],
+    restarts: RestartSpans | None = None,
 ) -> dict[str, Any]:
-    """Take the steps while messages are published; returns their counts, and those of a round afterwards."""
+    """Take the steps while messages are published; returns their counts, and those of a round afterwards.
+
+    Args:
+        clients: the clients.
+        tally: counts their messages.
+        rate: messages per second.
+        steps: the steps.
+        restarts: the times of restarts, which the steps report; then the messages in flight are counted too.
+    """
     with ChangeLoad(clients, tally, rate), stage("rewire brokers", len(steps)) as done:
         start = time.monotonic()
         for number, step in enumerate(steps, 1):
@@ -491,6 +508,7 @@ def change_under_load(
         seconds = time.monotonic() - start
     settle(clients, tally)
     counts = tally.counts()
+    flying = {} if restarts is None else tally.in_flight(restarts.spans())
     first = len(tally.published)
     publish_all(clients, tally, sample_messages(tally.wiring))
     settle(clients, tally)
@@ -500,6 +518,7 @@ def change_under_load(
         "expected": counts["expected"],
         "lost": counts["missing"],
         "doubled": counts["duplicates"],
+        **flying,
         "unexpected": counts["unexpected"],
         "seconds": seconds,
         "afterwards": {key: after[key] for key in ("expected", "missing", "duplicates", "unexpected")},

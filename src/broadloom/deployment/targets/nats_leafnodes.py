@@ -6,6 +6,10 @@ set of trees that closes no ring, and clients log in once per account.
 
 Every broker with links listens for more: NATS 2.14 and later open and close links when they read their
 configuration again, but a listener only when they start.
+
+If the clients of a broker have an account of their own (`account` in the fleet file), links are in two other
+accounts, the second of which is used only during a change. The clients' account imports the topics of both,
+and hands what its clients publish to one of them: so two trees can exist at the same time.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 from urllib.parse import quote
 
 from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name, variable_name
@@ -26,10 +31,28 @@ from broadloom.mqtt.topic_filters import groups
 
 PORT = 7422
 CERTIFICATES = "/etc/nats/certs"
+PUBLIC = "broadloom"  # in place of a user and a password, where links have no login
+
+FIRST, SECOND = "BROADLOOM_A", "BROADLOOM_B"  # accounts of links, next to an account of clients
+IMPORTS = "BROADLOOM_IMPORTS"  # what the account of clients imports
+# The names to which the configuration of a broker refers, for one without links.
+NO_LINKS = f"{FIRST} {{}}\n{SECOND} {{}}\n{IMPORTS}: []\n"
 
 _MARK = "  # "
 
 Filters = tuple[str, ...]
+
+
+class LeafTree(NamedTuple):
+    """Links in one account.
+
+    Attributes:
+        wiring: the links.
+        settings: addresses and logins.
+    """
+
+    wiring: Wiring
+    settings: Settings
 
 
 def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
@@ -53,6 +76,8 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
     """
     _check_subjects(wiring)
     accounts = accounts_of(wiring)
+    if has_client_accounts(wiring.brokers, settings):
+        _check_for_accounts(wiring, settings)
     if len(accounts) > 1 and not settings.accounts:
         raise InputError(
             f"the tree of {accounts[1][0]!r} closes a ring with those of other topics, and NATS accepts only "
@@ -181,6 +206,8 @@ def _broker_file(
     listens: bool = False,
     only: Collection[Hop] | None = None,
 ) -> str:
+    if has_client_accounts((broker,), settings):
+        return account_file(broker, settings, {FIRST: LeafTree(wiring, settings)}, FIRST)
     lines = [f"# Links of broker {broker!a}, written by broadloom; include it from nats-server.conf."]
     several = len(accounts) > 1
     own = [link for link in wiring.links if link.owner == broker and (only is None or link[:2] in only)]
@@ -241,6 +268,130 @@ def listening_file(
         only: of its links, by owner and peer, those in the file; None: all.
     """
     return _broker_file(wiring, broker, [], settings, listens=True, only=only)
+
+
+def has_client_accounts(brokers: Iterable[str], settings: Settings) -> bool:
+    """Whether the clients of brokers have an account of their own.
+
+    Raises:
+        InputError: those of some have, and those of others do not.
+    """
+    known = {name: settings.brokers[name].account is not None for name in brokers if name in settings.brokers}
+    if len(set(known.values())) > 1:
+        without = next(name for name, has in known.items() if not has)
+        raise InputError(
+            f"broker {without!r} has no account in the fleet file, but another broker has one; give all "
+            "brokers one, or none"
+        )
+    return any(known.values())
+
+
+_HEAD = """\
+# Links of broker {broker}, written by broadloom; include it at the start of nats-server.conf, which also has:
+#   accounts {{
+#     {account} {{ imports: ${imports} }}  # and its users
+#     {first}: ${first}
+#     {second}: ${second}
+#   }}"""
+
+
+def _check_for_accounts(wiring: Wiring, settings: Settings) -> None:
+    """Check what links in accounts of their own cannot have."""
+    if settings.accounts:
+        raise InputError(
+            "--accounts does not apply to brokers with an account in the fleet file; leave it out"
+        )
+    for text in sorted({text for link in wiring.links for text in link.filters()}):
+        if text.startswith(("$", "#", "+")):
+            raise InputError(
+                f"topic filter {text!r} matches subjects of NATS itself, such as replies, which accounts "
+                "cannot hand to each other; give filters that begin with a name, or leave out account"
+            )
+
+
+def account_file(broker: str, settings: Settings, trees: Mapping[str, LeafTree], active: str) -> str:
+    """The file of a broker whose clients have an account of their own; it always listens for links.
+
+    Args:
+        broker: the broker.
+        settings: its own settings.
+        trees: the links in each of the two accounts.
+        active: the account that takes what clients publish.
+    """
+    account = settings.brokers[broker].account
+    names = {"imports": IMPORTS, "first": FIRST, "second": SECOND}
+    lines = _HEAD.format(broker=ascii(broker), account=account, **names).splitlines()
+    filters = {text for tree in trees.values() for link in tree.wiring.links for text in link.filters()}
+    subjects = [_quoted(text) for text in disjoint_subjects(filters)]
+    exports = ", ".join(f"{{ {kind}: {text} }}" for text in subjects for kind in ("stream", "service"))
+    lines += [f"{name} {{ exports: [ {exports} ] }}" for name in (FIRST, SECOND)]
+    lines += [f"{IMPORTS}: ["]
+    for kind, name in (("stream", FIRST), ("stream", SECOND), ("service", active)):
+        lines += [f"  {{ {kind}: {{ account: {name}, subject: {text} }} }}" for text in subjects]
+    lines += ["]", "leafnodes {", "  no_advertise: true", *_listener(broker, settings, with_login=False)]
+    users = ", ".join(_user_of(name, broker, settings) for name in (FIRST, SECOND))
+    lines += [f"  authorization {{ users: [ {users} ] }}", "  remotes: ["]
+    for name, tree in trees.items():
+        hubs = hub_links(_tree(tree.wiring))
+        for link in tree.wiring.links:
+            if link.owner == broker:
+                lines += _remotes(link, [], tree.settings, [hubs], name)
+    return "\n".join([*lines, "  ]", "}"]) + "\n"
+
+
+def _user_of(account: str, broker: str, settings: Settings) -> str:
+    """The user of the links to a broker in one of the two accounts of links."""
+    access = link_access(settings, broker, CERTIFICATES)
+    user = _link_user(access, account)
+    if access.user is None:
+        return f"{{ user: {_quoted(user)}, password: {_quoted(PUBLIC)}, account: {account} }}"
+    own = _user(access._replace(user=user), broker, settings)
+    return own.removesuffix(" }") + f", account: {account} }}"
+
+
+def _link_user(access: LinkAccess, account: str) -> str:
+    """The user in one of the accounts of links; it tells the accounts apart."""
+    base = PUBLIC if access.user is None else access.user
+    return base if account == FIRST else f"{base}-b"
+
+
+def disjoint_subjects(filters: Iterable[str]) -> list[str]:
+    """The NATS subjects of topic filters; those that overlap are joined, so that no message matches two.
+
+    Examples:
+        >>> disjoint_subjects(["x/#", "x/y", "y/+/a", "y/b/+", "z"])
+        ['x', 'x.>', 'y.*.*', 'z']
+    """
+    found: list[list[str]] = []
+    wanted = {text.replace("/", ".").replace("+", "*").replace("#", ">") for text in filters}
+    wanted |= {text.removesuffix(".>") for text in wanted}  # in MQTT, x/# matches x too
+    for text in sorted(wanted):
+        levels = text.split(".")
+        while other := next((one for one in found if _can_meet(one, levels)), None):
+            found.remove(other)
+            levels = _joined_levels(other, levels)
+        found.append(levels)
+    return sorted(".".join(levels) for levels in found)
+
+
+def _can_meet(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a message can match two subjects."""
+    for here, there in zip(one, other, strict=False):
+        if ">" in (here, there):
+            return True
+        if here != there and "*" not in (here, there):
+            return False
+    return len(one) == len(other)
+
+
+def _joined_levels(one: Sequence[str], other: Sequence[str]) -> list[str]:
+    """The narrowest subject that matches what two subjects match that can meet."""
+    joined: list[str] = []
+    for here, there in zip(one, other, strict=False):
+        if ">" in (here, there):
+            return [*joined, ">"]
+        joined.append(here if here == there else "*")
+    return joined
 
 
 def listen_address(broker: str, settings: Settings) -> Address:
@@ -311,9 +462,21 @@ def _login(name: str) -> str:
 
 
 def _remotes(
-    link: WiredLink, accounts: list[list[str]], settings: Settings, hubs: Sequence[set[Hop]]
+    link: WiredLink,
+    accounts: list[list[str]],
+    settings: Settings,
+    hubs: Sequence[set[Hop]],
+    account: str | None = None,
 ) -> list[str]:
-    """One remote per account with a topic on the link; `hubs`: per account, links whose owner is the hub."""
+    """One remote per account with a topic on the link.
+
+    Args:
+        link: the link.
+        accounts: the topic filters of each account; empty: there is one account.
+        settings: addresses and logins.
+        hubs: per account, the links whose owner is the hub.
+        account: the account, if clients have another.
+    """
     as_hub = [", hub: true" if link[:2] in one else "" for one in hubs]
     access = link_access(settings, link.peer, CERTIFICATES)
     address = uri_address(settings.host_and_port(link.peer, PORT))
@@ -321,13 +484,19 @@ def _remotes(
     name = link_name(link.owner, link.peer)
     tls = _remote_tls(access)
     if not accounts:
+        user, password = access.user, access.password
+        where = ""
+        if account is not None:
+            user = _link_user(access, account)
+            password = PUBLIC if access.user is None else password
+            where = f", account: {account}"
         url = _quoted(f"{scheme}://{address}")
-        if access.has_secret:
-            login = ":".join(quote(text or "", safe="") for text in (access.user, access.password))
+        if access.has_secret or (access.user is None and user is not None):
+            login = ":".join(quote(text or "", safe="") for text in (user, password))
             url = _quoted(f"{scheme}://{login}@{address}")
         elif access.user is not None:
             url = f"$BROADLOOM_URL_{variable_name(link.peer)}"
-        return [f"    {{ url: {url}{as_hub[0]}{tls} }}{_MARK}{name}"]
+        return [f"    {{ url: {url}{where}{as_hub[0]}{tls} }}{_MARK}{name}"]
     carried = {*link.out, *link.into}
     return [
         f"    {{ url: $BROADLOOM_{i}_URL_{variable_name(link.peer)}, account: BROADLOOM_{i}"
