@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.agents.moves.broker_sessions import Then, forget
 from broadloom.agents.moves.client_policy import MovePolicy
-from broadloom.agents.moves.client_relay import ClientRelay, RelayCounts, RelayedMove, RelayPlan
+from broadloom.agents.moves.client_relay import ClientRelay, RelayedMove, RelayPlan
 from broadloom.agents.moves.client_router import HaproxyRouter
 from broadloom.deployment.targets.haproxy_router import moving_to, served_by
 from broadloom.errors import BroadloomError, InputError, UnreachableError
@@ -263,8 +263,7 @@ class OrdinaryMover:
         move = self._relay.moves.pop(client, None)
         if move is not None:
             move.close()
-            counts: RelayCounts = move.counts
-            self.done.update({"from_home": counts.from_home, "left_out": counts.left_out})
+            self.done.update(asdict(move.counts))
 
     # The thread.
 
