@@ -252,11 +252,16 @@ def test_a_full_disk_stops_moves_with_one_line_and_they_go_on_when_there_is_room
         agent.post("h", from_client("b", "register"), body, lambda: None)
         assert wait_for(lambda: "No space left" in agent.problem)
         assert thread.is_alive()
-        time.sleep(0.1)
+        assert agent.ask(lambda own: list(own.registry.residents)) == ["a"]  # questions are answered
+        agent.post("h", from_client("b", "reply"), b"", lambda: None)  # waits behind the register
+        assert wait_for(lambda: len(agent._deferred) == 2)
+        assert agent._waiting_bytes == len(body)
         assert len([one for one in caplog.records if "until the journal" in one.message]) == 1
         full.clear()
         assert wait_for(lambda: not agent.problem)
-        assert wait_for(lambda: "b" in agent.registry.residents)
+        assert agent.refused["reply"] == 1
+        assert (agent._waiting_bytes, len(agent._deferred)) == (0, 0)
+        assert "b" in agent.registry.residents
         assert agent.ask(lambda own: own.request_to_move("a", "f")).state is MoveState.REQUESTED
     finally:
         agent.stop()

@@ -7,6 +7,7 @@ import random
 import subprocess
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,9 @@ from ordinary import (
 import broadloom as bl
 from broadloom.agents.moves.client_policy import MovePolicy
 from broadloom.agents.moves.client_relay import MOST_REFUSALS, RelayedMove, RelayPlan
+from broadloom.agents.moves.move_agent import Timing
+from broadloom.agents.moves.move_registry import ORDINARY, Move, MoveState, Registry, Resident
+from broadloom.agents.moves.ordinary_steps import COMING, OrdinarySteps
 from broadloom.agents.moves.session_reader import MOST_WAITING, KnownContents, seconds_until_pause
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.relayed_packets import RelayedPublish
@@ -175,6 +179,37 @@ def test_nothing_is_left_out_once_the_client_gets_messages_of_the_foreign_sessio
     assert not move.is_fence(a_publish("1"))
     move._on_waiting(fence)
     assert move.is_wanted(a_publish("1"))
+
+
+def test_a_client_that_has_passed_the_relay_by_is_called_back():
+    """A router sends it to the foreign broker itself if the relay does not answer in time."""
+    move = Move("0" * 16, "c", "h", "f", MoveState.REPLICATED, 0.0, note=COMING)
+    registry = Registry()
+    registry.apply([Resident("c", "h", (("t/1", 1),), None, 0.0, (), 0.0, ORDINARY, True), move])
+    clients = Mock()
+    is_at = Mock(return_value=False)
+    steps = OrdinarySteps(
+        *(clients, registry, {}, {}, Mock(), lambda call: call, lambda *_: True, Mock(), is_at),
+        *(lambda: 0.0, vars(Timing())),
+    )
+    steps._left.add(move.id)
+    steps.advance(move, 60.0, 60.0)
+    assert not clients.call_back.called  # it is absent
+    is_at.return_value = True
+    steps.advance(move, 1.0, 1.0)
+    assert not clients.call_back.called  # it may be coming
+    steps.advance(move, 60.0, 60.0)
+    assert clients.call_back.call_args[0][0] == "c"
+    is_at.assert_called_with("c", "f")
+    clients.call_back.call_args[0][1](None)
+    assert not steps._busy
+    called = a_relayed_move()
+    for received in (called._on_witnessed, called._on_waiting):
+        received(a_publish("1"))
+        received(RelayedPublish(called._fence.encode(), called._payload("home"), 1, 1, False, b"", 0))
+    with pytest.raises(bl.UnreachableError):
+        asyncio.run(called.call_back())
+    assert called.is_wanted(a_publish("1"))  # the client can have received another one with this content
 
 
 def publish_lines(port: int, topic: str, count: int, first: int = 0) -> None:

@@ -71,6 +71,15 @@ class ClientWatch:
         """The session of a client: the connected one if it has several; None: no broker shows it."""
         return ask_loop(self._loop, lambda: self._found(client), None)
 
+    def is_connected(self, client: str, broker: str) -> bool:
+        """Whether a broker shows that a client is connected to it."""
+
+        def answer() -> bool:
+            session = self._watches[broker].followed.sessions.get(client)
+            return session is not None and session.connected
+
+        return ask_loop(self._loop, answer, False)
+
     def problems(self) -> list[str]:
         """What cannot be seen, and why."""
         return list(self._problems)

@@ -33,6 +33,7 @@ from broadloom.agents.moves.session_reader import (
     SessionReader,
     content_digest,
     seconds_until_pause,
+    tls_of,
 )
 from broadloom.errors import UnreachableError
 from broadloom.mqtt.endpoint import Address, Login
@@ -219,6 +220,23 @@ class RelayedMove:
             await asyncio.to_thread(request_once, plan.foreign, plan.client, self._login, lambda _: None)
         await self._cut()
 
+    async def call_back(self) -> None:
+        """The client has connected to the foreign broker directly: disconnect it, so that it comes here.
+
+        It has received some messages of its session there, so nothing can be left out of it any more.
+
+        Raises:
+            UnreachableError: the foreign broker does not answer.
+        """
+        self._has_foreign = True
+        self._known.clear()
+        plan = self.plan
+        code, text = await asyncio.to_thread(
+            request_once, plan.foreign, plan.client, self._login, lambda _: None
+        )
+        if code is None or code >= FAILED:
+            raise UnreachableError(text)
+
     async def _pause(self) -> None:
         """Wait for a moment in which no message is under way to the client, or until there was none for long.
 
@@ -352,7 +370,8 @@ class RelayedMove:
             await self._cut()
         connection = RelayedConnection(self, request, stream, writer)
         try:
-            problem = await connection.open(self.plan.foreign_for_clients, _without_certificate(self._login))
+            # TLS as a client has it: not with the agent's certificate.
+            problem = await connection.open(self.plan.foreign_for_clients, tls_of(Login(ca=self._login.ca)))
             if connection.is_refused:
                 self._refusals += 1
                 if self._connection is None and self._refusals >= MOST_REFUSALS:
@@ -513,11 +532,6 @@ class RelayedMove:
         idle = time.monotonic() - self._cut_at > HELD_SECONDS
         if self._is_cut and self._connection is None and idle and self._reader is not None:
             self._reader.close()
-
-
-def _without_certificate(login: Login) -> ssl.SSLContext | None:
-    """TLS as a client has it: not with the agent's certificate."""
-    return Login(ca=login.ca).tls()
 
 
 @dataclass

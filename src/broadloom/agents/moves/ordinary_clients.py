@@ -79,6 +79,9 @@ class ClientSight(Protocol):
     def find(self, client: str) -> SeenClient | None:
         """The session of a client: the connected one if it has several; None: no broker shows it."""
 
+    def is_connected(self, client: str, broker: str) -> bool:
+        """Whether a broker shows that a client is connected to it."""
+
     def problems(self) -> list[str]:
         """What cannot be seen, and why."""
 
@@ -98,6 +101,9 @@ class RelayedClients(Protocol):
         self, plan: RelayPlan, foreign: str, report: Callable[[str, str], None], then: Then
     ) -> None:
         """Send the client to the foreign broker, by the map, and disconnect it from home."""
+
+    def call_back(self, client: str, then: Then) -> None:
+        """Disconnect a client that has passed the relay by, so that it comes to it."""
 
     def hand_over(self, plan: RelayPlan, home: str, foreign: str, then: Then) -> None:
         """Send a client that keeps no session to the foreign broker."""
@@ -199,6 +205,16 @@ class OrdinaryMover:
     ) -> None:
         """Send the client to the foreign broker, by the map, and disconnect it from home."""
         self._submit(then, lambda: self._take_over(plan, foreign, report))
+
+    def call_back(self, client: str, then: Then) -> None:
+        """Disconnect a client that has passed the relay by, so that it comes to it."""
+
+        async def work() -> None:
+            move = self._relay.moves.get(client)
+            if move is not None:
+                await move.call_back()
+
+        self._submit(then, work)
 
     def hand_over(self, plan: RelayPlan, home: str, foreign: str, then: Then) -> None:
         """Send a client that keeps no session to the foreign broker."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import pairwise
 
@@ -44,6 +47,16 @@ FULL_SECONDS = 0.02  # between checks whether there is room for more messages
 # Seconds between a message and the moment after it in which a client leaves home.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
 RECENT = 20  # messages by whose times that moment is chosen
+
+
+def tls_of(login: Login) -> ssl.SSLContext | None:
+    """The TLS context of a login; it takes long to make, so it is kept for a minute."""
+    return _tls_of(login, int(time.monotonic() / 60))
+
+
+@lru_cache(maxsize=8)
+def _tls_of(login: Login, _minute: int) -> ssl.SSLContext | None:
+    return login.tls()
 
 
 def seconds_until_pause(times: Sequence[float], now: float, patience: float = 1.0) -> float:
@@ -192,7 +205,7 @@ class SessionReader:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 stream, self._writer = await asyncio.open_connection(
-                    self._address.hostname, self._address.port, ssl=self._login.tls()
+                    self._address.hostname, self._address.port, ssl=tls_of(self._login)
                 )
                 if pause is not None:
                     await pause()

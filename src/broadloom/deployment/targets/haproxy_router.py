@@ -35,6 +35,7 @@ global
 defaults
   mode tcp
   timeout connect 5s
+  timeout check 3s
   timeout client 20h
   timeout server 20h
   option clitcpka
@@ -170,7 +171,9 @@ def _config(fleet: Fleet, broker: str, settings: RouterSettings) -> str:
         bind=bind,
         default=served_by(broker),
     )
-    relay_tls = "" if settings.relay_ca is None else f" ssl verify required ca-file {settings.relay_ca}"
+    relay_tls = (
+        "" if settings.relay_ca is None else f" ssl verify required ca-file {settings.relay_ca} no-check-ssl"
+    )
     watched = "check inter 500ms fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down"
     parts = [head]
     for one in fleet.brokers.values():
