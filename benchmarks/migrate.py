@@ -54,6 +54,7 @@ from certificates import authority  # noqa: E402
 BROKERS = ("a", "b", "c")
 TOPICS = 20
 SECONDS = 300.0  # the longest wait
+MOVER = HERE.parent / "tests" / "agents" / "moves" / "killed_mover.py"
 CLIENT_FILE = "paho.out"
 ENDED = {str(state) for state in MoveState if str(state) in ("redirected", "failed", "declined", "cancelled")}
 
@@ -195,7 +196,7 @@ class MoverProcess:
     """The agent that moves clients, as a process."""
 
     def __init__(self, config: Path, state: str = "never", before: bool = False) -> None:
-        command = [sys.executable, HERE / "_killed_mover.py", str(config), state, str(int(before))]
+        command = [sys.executable, MOVER, str(config), state, str(int(before))]
         log = config.with_suffix(".log").open("ab")
         self._process = subprocess.Popen([*killed_with_parent(), *command], stdout=log, stderr=log)
         log.close()
