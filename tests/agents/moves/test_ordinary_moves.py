@@ -145,9 +145,10 @@ def a_publish(text: str, topic: str = "t/1", repeated: bool = False) -> RelayedP
     return RelayedPublish(topic.encode(), text.encode(), 1, 1, False, b"", 0, repeated)
 
 
-def a_relayed_move() -> RelayedMove:
+def a_relayed_move(secret: str = "secret") -> RelayedMove:
     nowhere = Address("127.0.0.1", 1)
-    return RelayedMove(RelayPlan("0" * 16, "c", (("t/1", 1),), nowhere, nowhere, nowhere), Login(), 1.0, 0.2)
+    plan = RelayPlan("0" * 16, "c", (("t/1", 1),), nowhere, nowhere, nowhere)
+    return RelayedMove(plan, Login(), 1.0, 0.2, secret)
 
 
 @pytest.mark.parametrize("home_first", [False, True])
@@ -168,6 +169,12 @@ def test_what_reaches_home_behind_the_fence_is_not_left_out(home_first):
     assert asyncio.run(move.next_waiting()).payload == b"2"
     assert asyncio.run(move.next_waiting()) is None
     assert (move.counts.repeated, move.counts.left_out) == (1, 2)
+
+
+def test_an_agent_knows_the_fence_of_the_one_before_it():
+    """Messages behind it came with the rights of that agent, and are at the foreign broker."""
+    before, after = a_relayed_move(), a_relayed_move()
+    assert before._payload("home") == after._payload("home") != a_relayed_move("other")._payload("home")
 
 
 def test_nothing_is_left_out_once_the_client_gets_messages_of_the_foreign_session():

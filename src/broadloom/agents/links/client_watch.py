@@ -86,8 +86,14 @@ class ClientWatch:
 
     def _seen(self) -> list[SeenClient]:
         names = {name for watch in self._watches.values() for name in watch.followed.sessions}
+        names -= {name for name in names if self._is_bridge(name)}
         found = [self._found(name) for name in sorted(names) if not name.startswith(OWN_CLIENTS)]
         return [one for one in found if one is not None]
+
+    def _is_bridge(self, client: str) -> bool:
+        """Whether a client is an end of a bridge between brokers, which does not move."""
+        name = client.removeprefix("local.")  # as mosquitto names the end at its own broker
+        return any(name in watch.followed.bridges for watch in self._watches.values())
 
     def _found(self, client: str) -> SeenClient | None:
         sessions = {
@@ -95,7 +101,7 @@ class ClientWatch:
             for broker, watch in self._watches.items()
             if client in watch.followed.sessions
         }
-        if not sessions:
+        if not sessions or self._is_bridge(client):
             return None
         broker = max(sessions, key=lambda name: _rank(sessions[name]))
         session = sessions[broker]

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import ssl
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 from broadloom.agents.monitoring import RateLimitedLog
@@ -109,6 +109,7 @@ class RelayedMove:
         login: the login of the agent.
         ttl: seconds for which the home broker continues to queue messages.
         settle: the most seconds that a message takes between brokers.
+        secret: a secret of the agent, by which it knows its own messages.
 
     Attributes:
         plan: the move.
@@ -122,6 +123,7 @@ class RelayedMove:
         login: Login,
         ttl: float,
         settle: float,
+        secret: str,
     ) -> None:
         self.report: Callable[[str, str], None] = lambda _event, _note: None
         self.plan = plan
@@ -130,7 +132,9 @@ class RelayedMove:
         self._ttl = ttl
         self._settle = settle
         self._fence = f"{INTERNAL_PREFIX}to/{plan.move}/fence"
-        self._token = secrets.token_hex(8)  # nobody else can send a fence
+        # Nobody else can send a fence, and one from before a restart is still one.
+        token = blake2b(plan.move.encode(), key=blake2b(secret.encode()).digest(), digest_size=8)
+        self._token = token.hexdigest()
         self._known = KnownContents()
         self._prepared_at = 0.0
         self._witness: SessionReader | None = None

@@ -126,6 +126,7 @@ class OrdinaryMover:
         tls: certificate file and key file of the relay; None: plain text, for routers on this machine.
         ttl: seconds for which home brokers continue to queue messages.
         settle: the most seconds that a message takes between brokers.
+        secret: a secret of the agent, by which it knows its own messages.
 
     Raises:
         InputError: a file cannot be used for TLS.
@@ -140,7 +141,9 @@ class OrdinaryMover:
         tls: tuple[str, str] | None,
         ttl: float,
         settle: float,
+        secret: str,
     ) -> None:
+        self._secret = secret
         self.policy = policy
         self._router = router
         self._login = login
@@ -255,14 +258,14 @@ class OrdinaryMover:
         known = self._relay.moves.get(plan.client)
         if known is not None:
             known.close()
-        move = RelayedMove(plan, self._login, self._ttl, self._settle)
+        move = RelayedMove(plan, self._login, self._ttl, self._settle, self._secret)
         self._relay.moves[plan.client] = move
         await move.prepare()
 
     async def _take_over(self, plan: RelayPlan, foreign: str, report: Report) -> None:
         move = self._relay.moves.get(plan.client)
         if move is None or move.plan.move != plan.move:
-            move = RelayedMove(plan, self._login, self._ttl, self._settle)
+            move = RelayedMove(plan, self._login, self._ttl, self._settle, self._secret)
             self._relay.moves[plan.client] = move
         move.report = report
         await asyncio.to_thread(self._router.send, {plan.client: moving_to(foreign)})
