@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from broadloom.errors import BroadloomError, InputError, StorageError, UnreachableError, missing_extra
+from broadloom.pipeline.class_archive import archive_options
 from broadloom.pipeline.java import quiet_java_home
 from broadloom.storage import RemotePath, as_path, scratch_folder, share_folder
 
@@ -405,10 +406,12 @@ def _launch(engine: SparkEngine, user: Mapping[str, str]) -> SparkSession:
     if _is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master)
-    for name, value in _settings(engine, user, _is_local(master)).items():
+    home = None if _has_gateway() else quiet_java_home()
+    archive = "" if home is None else archive_options(home)
+    for name, value in _settings(engine, user, _is_local(master), archive).items():
         builder = builder.config(name, value)
     try:
-        with _java():
+        with _java(home):
             started = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise spark_error("Spark does not start", error) from error
@@ -417,13 +420,13 @@ def _launch(engine: SparkEngine, user: Mapping[str, str]) -> SparkSession:
 
 
 @contextmanager
-def _java() -> Iterator[None]:
+def _java(home: Path | None) -> Iterator[None]:
     """Let Spark find Java, unless its JVM runs already; other libraries keep their JAVA_HOME."""
-    if _has_gateway():
+    if home is None:
         yield
         return
     before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = str(quiet_java_home())
+    os.environ["JAVA_HOME"] = str(home)
     try:
         yield
     finally:
@@ -527,11 +530,15 @@ def _check_reachable(address: str, what: str, default_port: int) -> None:
         ) from error
 
 
-def _settings(engine: SparkEngine, user: Mapping[str, str], local: bool = True) -> dict[str, str]:
+def _settings(
+    engine: SparkEngine, user: Mapping[str, str], local: bool = True, archive: str = ""
+) -> dict[str, str]:
     """The settings of a new session: our own for names that the user has not set, and those of the engine.
 
-    On a cluster there are only a few of our own, so that the cluster's own defaults apply.
+    On a cluster there are only a few of our own, so that the cluster's own defaults apply. `archive` are the
+    options of the JVM for its archive of classes.
     """
+    compiler = LONG_JOB if engine.long_job else SHORT_JOB
     own = {
         "spark.app.name": "broadloom",
         "spark.ui.showConsoleProgress": "false",
@@ -539,7 +546,7 @@ def _settings(engine: SparkEngine, user: Mapping[str, str], local: bool = True) 
         "spark.sql.session.timeZone": "UTC",
         # The time limit for Python to fetch a result; Spark's 15 seconds are too short on a busy machine.
         "spark.python.authenticate.socketTimeout": "5m",
-        "spark.driver.extraJavaOptions": f"{_logging()} {LONG_JOB if engine.long_job else SHORT_JOB}".strip(),
+        "spark.driver.extraJavaOptions": f"{quiet_log()} {compiler} {archive}".strip(),
     }
     if local:
         own |= {
@@ -559,7 +566,7 @@ def _settings(engine: SparkEngine, user: Mapping[str, str], local: bool = True) 
     if (
         options is not None and "log4j" not in options and not _has_gateway()
     ):  # their compiler and collector, our quiet log
-        chosen["spark.driver.extraJavaOptions"] = f"{_logging()} {options}".strip()
+        chosen["spark.driver.extraJavaOptions"] = f"{quiet_log()} {options}".strip()
     return chosen
 
 
@@ -576,7 +583,7 @@ def package_zip(folder: Path) -> Path:
     return path
 
 
-def _logging() -> str:
+def quiet_log() -> str:
     """The option of the JVM for a quiet log; empty if the user has a log configuration."""
     folder = configuration_folder()
     if folder is not None and any(file.suffix != ".template" for file in folder.glob("log4j2*")):
