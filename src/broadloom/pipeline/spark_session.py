@@ -32,7 +32,7 @@ from broadloom.pipeline.java import quiet_java_home
 from broadloom.storage import RemotePath, as_path, scratch_folder, share_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 GIB = 2**30
 CONNECT_PORT = 15002
@@ -41,10 +41,11 @@ TASKS_PER_CORE = 4
 
 # Only the first JIT compiler, and the serial collector: a fast start, better below about 4 million rows.
 SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# The second JIT compiler only for code that runs very often, because most of Spark's code runs rarely.
+# The second JIT compiler only for code that runs very often, because most of Spark's code runs rarely. Few
+# objects outlive their row, so that a small part of the heap is enough for new ones.
 LONG_JOB = (
-    "-XX:+UseSerialGC -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
-    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+    "-XX:+UseSerialGC -XX:MaxNewSize=192m -XX:Tier4InvocationThreshold=50000 "
+    "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 # Inputs above this size are long jobs.
 LONG_JOB_BYTES = 80_000_000
@@ -498,6 +499,18 @@ def shared_scratch(spark: SparkSession, parent: str | Path | None, name: str) ->
         if executors_are_elsewhere(spark):
             share_folder(folder)
         yield folder
+
+
+# Hadoop gives new folders the rights 755, whatever they inherit; these options leave them as they are.
+_SHARED_WRITE = {"fs.permissions.umask-mode": "000", "fs.file.impl.disable.cache": "true"}
+
+
+def write_frame(rows: DataFrame, path: Path, append: bool = False) -> None:
+    """Write a frame as Parquet; below a shared folder also if the executors run as another user."""
+    writer = rows.write.mode("append" if append else "error")
+    if executors_are_elsewhere(rows.sparkSession) and not isinstance(as_path(path), RemotePath):
+        writer = writer.options(**_SHARED_WRITE)
+    writer.parquet(str(path))
 
 
 def table_paths(path: Path) -> list[str]:
