@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
@@ -735,7 +736,9 @@ def _run_division(case: Case) -> list[Row]:
     distant = landmarks(links, count, rng)
     points = distances_to(links, distant)
     first = distant if case["start"] == DISTANT else rng.choice(case["nodes"], count, replace=False)
-    part = kmeans2(points, points[first].copy(), minit="matrix", missing="warn")[1]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "One of the clusters is empty")
+        part = kmeans2(points, points[first].copy(), minit="matrix")[1]
     sizes = np.bincount(part)
     pure = all(len(np.unique(links.site[part == one])) == 1 for one in np.unique(part))
     counts = {"parts": int(np.count_nonzero(sizes)), "largest_part": int(sizes.max())}

