@@ -78,8 +78,8 @@ PAPERS: dict[int, CitedPaper] = {
         2011,
         "",
         "subscriber assignment",
-        "SLP1 and SLP run as printed, with two exceptions. The search for a certificate begins at g = 256, "
-        "not at 4, and ends after 3 linear programs: smaller samples miss many subscribers (experiment "
+        "SLP1 and SLP run as printed, with two exceptions. The search for a certificate begins at g = 1024, "
+        "not at 4, and ends after 3 linear programs: smaller samples miss subscribers (experiment "
         "fractional). Subscribers that are outside the filters even then get any broker in time. In a tree, "
         "the latency, the load and the threshold gamma of inner brokers are our reading, because the paper "
         "has them in a technical report that is not available: an inner broker is open to a subscriber if at "
