@@ -6,12 +6,12 @@ SYSTEM_PACKAGES = mosquitto mosquitto-clients haproxy nats-server openssl faketi
 PYTHON ?= python3
 UV ?= uv
 VENV := .venv
-TESTS := --dist loadgroup -m "not rabbitmq and not kills and not everywhere"
+TESTS := --dist loadgroup -m "not rabbitmq and not kills and not faults and not everywhere"
 RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-nats test-kills test-everywhere lint docs report-ui lock release clean
+.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-nats test-kills test-faults test-everywhere lint docs report-ui lock audit release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -82,6 +82,10 @@ test-kills: setup ## run the tests that kill processes during a move (on an idle
 	@tools/system-packages $(SYSTEM_PACKAGES)
 	$(RUN)pytest -m kills
 
+test-faults: setup ## break parts of a running fleet, in long forms and at random (minutes; seeds are printed)
+	@tools/system-packages $(SYSTEM_PACKAGES)
+	$(RUN)pytest -m faults -s
+
 test-everywhere: setup kernels ## run the pipeline on clusters and in an object store, as two users, with kills (minutes)
 	@test -x .cache/moto/bin/moto_server || ($(PYTHON) -m venv .cache/moto && .cache/moto/bin/pip install --quiet "moto[s3,server]")
 	BROADLOOM_MOTO=$(CURDIR)/.cache/moto/bin/moto_server $(RUN)pytest -m everywhere
@@ -102,6 +106,10 @@ lock: ## update requirements/*.txt with uv (to the newest versions: make lock UP
 	$(LOCK) requirements/build.in -o requirements/build.txt
 	$(LOCK) pyproject.toml --extra spark --extra lp --extra deploy --extra live --extra serve --extra papers --extra networkx --extra plot --group dev --group docs requirements/dev.in -o requirements/dev.txt
 	$(LOCK) requirements/java.in -o requirements/java.txt
+
+audit: setup ## list licences of dependencies, and look up known vulnerabilities (STRICT=--strict: fail without an answer)
+	@test -d .cache/audit || $(RUN)pip install --quiet --target .cache/audit pip-audit || echo "pip-audit cannot be installed"
+	PYTHONPATH=.cache/audit $(RUN)python tools/audit $(STRICT)
 
 release: setup ## build the wheel and the source distribution into dist/, and test them
 	$(RUN)python tools/release dist

@@ -2,7 +2,8 @@
 
     python benchmarks/_paho_clients.py HOST PORT FILE CLIENT:VERSION:TOPIC ...
 
-Each message becomes a line `client payload` in FILE before it is acknowledged.
+Each message becomes a line `client payload` in FILE before it is acknowledged. With CA in the environment,
+connections have TLS.
 """
 
 import os
@@ -35,6 +36,8 @@ def start(host: str, port: int, name: str, version: int, topic: str, out: int) -
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = 3600
         arguments = {"clean_start": False, "properties": properties}
+    if "CA" in os.environ:
+        client.tls_set(os.environ["CA"])
     client.connect_async(host, port, 30, **arguments)
     client.loop_start()
 

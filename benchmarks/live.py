@@ -7,13 +7,12 @@ import itertools
 import logging
 import os
 import random
-import resource
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,11 @@ from broadloom.mqtt.packets import PUBACK, Connack, Publish, acknowledgement
 from deploy import version
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "faults"))
 
-from live_lab import Churn, LabProcess, LiveLab, LiveLoad, until
+from live_faults import FAULTS, Fault
+
+from live_lab import Churn, LiveLab, LiveLoad, until
 
 GROUPS, ITEMS = 3, 4
 TOPICS = [f"t/{group}/{item}" for group in range(GROUPS) for item in range(ITEMS)]
@@ -38,7 +40,6 @@ SAVING_RATE = (
     25.0  # for brokers that save all sessions at each change: they can do that some 30 times per second
 )
 CLEAN = ("lost", "doubled")
-FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
 
 @asynccontextmanager
@@ -153,70 +154,15 @@ def kills(quick: bool) -> Section:
 # Faults.
 
 
-async def with_fault(
-    fault: Callable[[LiveLab, LiveLoad, random.Random], Awaitable[None]], times: int, **options: Any
-) -> dict[str, Any]:
+async def with_fault(fault: Fault, times: int) -> dict[str, Any]:
     """A fault some times, while subscriptions change under load."""
     rng = random.Random(2)
-    async with laboratory(5, **options) as (lab, load, churn), changes(churn, 0.7):
+    options = {"autosave": None, "rate": SAVING_RATE} if fault.saves else {}
+    async with laboratory(5, proxies=fault.proxies, **options) as (lab, load, churn), changes(churn, 0.7):
         for _ in range(times):
-            await fault(lab, load, rng)
+            await fault.inject(lab, load, rng, False)
             await asyncio.sleep(rng.uniform(0.5, 2.0))
         return {"faults": times, **await verdict_after(lab, load, churn)}
-
-
-async def stop_agent(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
-    """An agent is stopped for 5 to 40 s, then goes on."""
-    await stopped(lab.agents[rng.choice(lab.names)], rng.choice((5, 12, 40)))
-
-
-async def stop_broker(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
-    """A broker is stopped for 5 to 40 s, then goes on."""
-    await stopped(lab.brokers[rng.choice(lab.names)], rng.choice((5, 12, 40)))
-
-
-async def stop_controller(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
-    """The controller is stopped for 5 to 40 s, then goes on."""
-    await stopped(lab.controller, rng.choice((5, 12, 40)))
-
-
-async def stopped(process: LabProcess, seconds: float) -> None:
-    """Stop a process for some seconds."""
-    process.pause(True)
-    await asyncio.sleep(seconds)
-    process.pause(False)
-
-
-async def restart_broker(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
-    """A broker ends as told to, saves its sessions and starts again."""
-    broker = lab.brokers[rng.choice(lab.names)]
-    broker.end(signal.SIGTERM)
-    await asyncio.sleep(rng.choice((0.0, 1.0, 4.0)))
-    broker.start()
-
-
-async def kill_broker(lab: LiveLab, load: LiveLoad, rng: random.Random) -> None:
-    """A broker that saves each change is killed and starts again; nobody publishes there meanwhile."""
-    name = rng.choice(lab.names)
-    load.paused.add(name)
-    await asyncio.sleep(1.0)
-    lab.brokers[name].end(signal.SIGKILL)
-    await asyncio.sleep(rng.choice((0.0, 1.0, 4.0)))
-    lab.brokers[name].start()
-    load.paused.discard(name)
-
-
-async def partition(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
-    """The agents of some brokers do not reach the others: silence, then closed connections."""
-    some = set(rng.sample(lab.names, rng.randint(1, len(lab.names) - 1)))
-    proxies = [proxy for (near, far), proxy in lab.proxies.items() if (near in some) != (far in some)]
-    for proxy in proxies:
-        proxy.silence(True)
-    await asyncio.sleep(rng.choice((2, 5, 20)))
-    for proxy in proxies:
-        if rng.random() < 0.7:
-            proxy.cut()
-        proxy.silence(False)
 
 
 async def killed_without_agents(times: int, is_bridged: bool) -> dict[str, Any]:
@@ -268,15 +214,6 @@ CONTROLS = {
     "control: broker killed with bridges of mosquitto": True,
 }
 
-FAULTS: dict[str, tuple[Any, int, dict[str, Any]]] = {
-    "agent stopped": (stop_agent, 6, {}),
-    "broker stopped": (stop_broker, 6, {}),
-    "controller stopped": (stop_controller, 4, {}),
-    "broker restarted": (restart_broker, 12, {}),
-    "broker killed": (kill_broker, 12, {"autosave": None, "rate": SAVING_RATE}),
-    "partition": (partition, 8, {"proxies": True}),
-}
-
 
 def faults(quick: bool) -> Section:
     """Stops, restarts and kills of brokers, partitions, clocks, disks; one laboratory per kind.
@@ -291,8 +228,8 @@ def faults(quick: bool) -> Section:
             if name in CONTROLS:
                 row = asyncio.run(killed_without_agents(1 if quick else 12, CONTROLS[name]))
             else:
-                fault, times, options = FAULTS[name]
-                row = asyncio.run(with_fault(fault, 1 if quick else times, **options))
+                fault = FAULTS[name]
+                row = asyncio.run(with_fault(fault, 1 if quick else fault.times))
             found[name] = {"scenario": name} | row
         except AssertionError as error:
             found[name] = {"scenario": name, "failed": str(error)[:300], "lost": -1, "doubled": -1}
@@ -305,41 +242,6 @@ def faults(quick: bool) -> Section:
             f"lost or doubled: {row['scenario']}", abs(row["lost"]) + abs(row["doubled"]), at_most=0
         )
     return section
-
-
-async def jump_clock(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
-    """The clock of one agent or of the controller jumps by hours, in both directions."""
-    name = rng.choice([*lab.names, "controller"])
-    process = lab.controller if name == "controller" else lab.agents[name]
-    file = lab.folder / f"clock-{name}"
-    if not process.environment:
-        file.write_text("+0")
-        process.environment = {
-            "LD_PRELOAD": FAKETIME,
-            "FAKETIME_TIMESTAMP_FILE": str(file),
-            "FAKETIME_NO_CACHE": "1",
-            "DONT_FAKE_MONOTONIC": "1",
-        }
-        process.end(signal.SIGTERM)
-        process.start()
-        await asyncio.sleep(2)
-    file.write_text(rng.choice(("+3h", "-5h", "+400d", "-1d", "+0")))
-    await asyncio.sleep(2)
-
-
-async def fill_disk(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
-    """No file of an agent or of the controller can grow for a few seconds."""
-    process = rng.choice([lab.controller, *lab.agents.values()])
-    limits = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
-    await asyncio.sleep(rng.choice((3, 8)))
-    if process.is_running():
-        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, limits)
-    else:
-        process.start()
-
-
-FAULTS |= {"clock": (jump_clock, 12, {}), "disk full": (fill_disk, 10, {})}
 
 
 # Outages.

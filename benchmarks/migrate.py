@@ -1,14 +1,15 @@
 """Benchmark of moves: ordinary clients behind HAProxy, kills, clients that take part, and the closed loop.
 
-    python benchmarks/migrate.py --only ordinary,kills,moving,loop
+    python benchmarks/migrate.py --only ordinary,irregular,tls,kills,moving,loop
 
-It needs mosquitto, its clients, and haproxy.
+It needs mosquitto, its clients, haproxy, and openssl.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -48,9 +49,12 @@ from moving import (  # noqa: E402
 )
 from ordinary import RoutedBrokers, Subscriber, homes, wait_for, write_ordinary_config  # noqa: E402
 
+from certificates import authority  # noqa: E402
+
 BROKERS = ("a", "b", "c")
 TOPICS = 20
 SECONDS = 300.0  # the longest wait
+MOVER = HERE.parent / "tests" / "agents" / "moves" / "killed_mover.py"
 CLIENT_FILE = "paho.out"
 ENDED = {str(state) for state in MoveState if str(state) in ("redirected", "failed", "declined", "cancelled")}
 
@@ -58,11 +62,17 @@ ENDED = {str(state) for state in MoveState if str(state) in ("redirected", "fail
 class NumberedLoad:
     """Publishers of numbered messages at QoS 1, one per broker; they are not moved.
 
+    Args:
+        ports: the brokers' ports.
+        per_second: messages per second.
+        irregular: whether messages come at random moments (a Poisson process) on random topics.
+
     Attributes:
         sent: the payloads of each topic.
     """
 
-    def __init__(self, ports: Sequence[int], per_second: float) -> None:
+    def __init__(self, ports: Sequence[int], per_second: float, irregular: bool = False) -> None:
+        self._random = random.Random(0) if irregular else None
         self.sent: dict[str, list[str]] = {f"t/{number}": [] for number in range(TOPICS)}
         self._pause = 1 / per_second
         self._publishing = threading.Lock()
@@ -103,11 +113,14 @@ class NumberedLoad:
         """Wait until brokers have acknowledged all messages."""
         assert wait_for(lambda: all(not client._out_messages for client in self._clients))
 
+    def _next_pause(self) -> float:
+        return self._pause if self._random is None else self._random.expovariate(1 / self._pause)
+
     def _publish(self) -> None:
         number = 0
-        while not self._over.wait(self._pause):
+        while not self._over.wait(self._next_pause()):
             with self._publishing:
-                topic = f"t/{number % TOPICS}"
+                topic = f"t/{number % TOPICS if self._random is None else self._random.randrange(TOPICS)}"
                 payload = f"{topic}={len(self.sent[topic])}"
                 self.sent[topic].append(payload)
                 self._clients[number % len(self._clients)].publish(topic, payload, 1)
@@ -122,9 +135,10 @@ class OrdinaryClients:
         port: the router's port.
         programs: the number of `mosquitto_sub` processes.
         threads: the number of paho clients.
+        ca: the file of trusted certificates; None: plain text.
     """
 
-    def __init__(self, folder: Path, port: int, programs: int, threads: int) -> None:
+    def __init__(self, folder: Path, port: int, programs: int, threads: int, ca: Path | None = None) -> None:
         self.topic_of: dict[str, str] = {}
         self._programs = []
         versions = ("mqttv311", "5")
@@ -132,7 +146,9 @@ class OrdinaryClients:
             topic = f"t/{number % TOPICS}"
             name = f"c-sub-{number}"
             self.topic_of[name] = topic
-            self._programs.append(Subscriber(folder, name, port, versions[number // 2 % 2], topic))
+            version = versions[number // 2 % 2]
+            options = () if ca is None else ("--cafile", str(ca))
+            self._programs.append(Subscriber(folder, name, port, version, topic, options))
         self._file = folder / CLIENT_FILE
         self._file.touch()
         names = []
@@ -142,7 +158,8 @@ class OrdinaryClients:
             self.topic_of[name] = topic
             names.append(f"{name}:{(4, 5)[number // 2 % 2]}:{topic}")
         command = [sys.executable, HERE / "_paho_clients.py", HOST, str(port), str(self._file), *names]
-        self._paho = subprocess.Popen([*killed_with_parent(), *command]) if names else None
+        environment = os.environ | ({} if ca is None else {"CA": str(ca)})
+        self._paho = subprocess.Popen([*killed_with_parent(), *command], env=environment) if names else None
         for one in self._programs:
             one.start()
 
@@ -179,7 +196,7 @@ class MoverProcess:
     """The agent that moves clients, as a process."""
 
     def __init__(self, config: Path, state: str = "never", before: bool = False) -> None:
-        command = [sys.executable, HERE / "_killed_mover.py", str(config), state, str(int(before))]
+        command = [sys.executable, MOVER, str(config), state, str(int(before))]
         log = config.with_suffix(".log").open("ab")
         self._process = subprocess.Popen([*killed_with_parent(), *command], stdout=log, stderr=log)
         log.close()
@@ -197,18 +214,28 @@ class MoverProcess:
 class MovingSystem:
     """Three brokers behind HAProxy, ordinary clients, load, and an agent that moves them."""
 
-    def __init__(self, programs: int, threads: int, per_second: float, timing: tuple[float, float]) -> None:
+    def __init__(
+        self,
+        programs: int,
+        threads: int,
+        per_second: float,
+        timing: tuple[float, float],
+        tls: bool = False,
+        irregular: bool = False,
+    ) -> None:
         self.stack = ExitStack()
         self.at_kill: Counter[str] = Counter()  # states of moves when a broker was killed
         self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="broadloom-moves-")))
-        self.system = self.stack.enter_context(RoutedBrokers(self.folder, BROKERS))
+        certificates = authority(self.folder / "tls") if tls else None
+        self.system = self.stack.enter_context(RoutedBrokers(self.folder, BROKERS, certificates=certificates))
         policy = 'at_once = 40\n[[rules]]\nclients = ["c-*"]\n'
         self.config, self.operator = write_ordinary_config(self.folder, self.system, policy, *timing)
-        self.clients = OrdinaryClients(self.folder, self.system.port, programs, threads)
+        ca = None if certificates is None else certificates / "ca.crt"
+        self.clients = OrdinaryClients(self.folder, self.system.port, programs, threads, ca)
         self.stack.callback(self.clients.stop)
         count = programs + threads
         assert wait_for(lambda: self._connected() == count, SECONDS), "the clients do not connect"
-        self.load = NumberedLoad(list(self.system.lab.ports.values()), per_second)
+        self.load = NumberedLoad(list(self.system.lab.ports.values()), per_second, irregular)
 
     def _connected(self) -> int:
         saved = self.system.lab._folder_of("a") / "log.0"
@@ -253,8 +280,34 @@ class MovingSystem:
 def ordinary(quick: bool) -> Section:
     """200 ordinary clients move between three brokers under load, twice."""
     section = Section("Ordinary clients moved between three brokers behind HAProxy, under load")
-    programs, threads = (4, 4) if quick else (80, 120)
-    with MovingSystem(programs, threads, 40.0, (3.0, 0.5)) as system:
+    doubled = _waves(section, (4, 4) if quick else (80, 120))
+    section.claim("messages doubled where the session was online", doubled, at_most=0)
+    return section
+
+
+def irregular(quick: bool) -> Section:
+    """As `ordinary`, with messages at random moments: some acknowledgement is under way at any of them."""
+    section = Section("Ordinary clients moved while messages come at random moments")
+    doubled = _waves(section, (4, 4) if quick else (80, 120), irregular=True)
+    repeated = section.notes["repeated"]
+    section.claim(
+        "doubled messages that the relay has not counted as repeated", doubled - repeated, at_most=0
+    )
+    return section
+
+
+def tls(quick: bool) -> Section:
+    """As `ordinary`, with TLS from clients to HAProxy, to brokers and to the relay, and from there on."""
+    section = Section("Ordinary clients moved between three brokers behind HAProxy, with TLS")
+    doubled = _waves(section, (4, 4) if quick else (80, 120), tls=True)
+    section.claim("messages doubled with TLS", doubled, at_most=0)
+    return section
+
+
+def _waves(section: Section, sizes: tuple[int, int], **options: bool) -> int:
+    """Move all clients twice under load; returns the number of doubled messages."""
+    programs, threads = sizes
+    with MovingSystem(programs, threads, 40.0, (3.0, 0.5), **options) as system:
         mover = MoverProcess(system.config)
         system.stack.callback(mover.kill)
         count = programs + threads
@@ -279,14 +332,14 @@ def ordinary(quick: bool) -> Section:
         due, lost, doubled = system.finish()
         relayed = system.operator.health()["relayed"]
         section.notes |= {"sent from home": relayed["from_home"], "left out": relayed["left_out"]}
+        section.notes["repeated"] = relayed["repeated"]
         section.rows.append(
             {"wave": "both", "clients": count, "deliveries": due, "lost": lost, "doubled": doubled}
         )
-        moved = sum(row.get("moved", 0) for row in section.rows)
-        section.claim("moves that succeed", moved, at_least=2 * count)
-        section.claim("messages lost by 200 ordinary clients", lost, at_most=0)
-        section.claim("messages doubled where the session was online", doubled, at_most=0)
-    return section
+    moved = sum(row.get("moved", 0) for row in section.rows)
+    section.claim("moves that succeed", moved, at_least=2 * count)
+    section.claim(f"messages lost by {count} ordinary clients", lost, at_most=0)
+    return doubled
 
 
 STATES = ("requested", "accepted", "replicated", "leaving", "connected", "redirected")
@@ -525,7 +578,14 @@ def loop(quick: bool) -> Section:
     return section
 
 
-SECTIONS = {"ordinary": ordinary, "kills": kills, "moving": moving, "loop": loop}
+SECTIONS = {
+    "ordinary": ordinary,
+    "irregular": irregular,
+    "tls": tls,
+    "kills": kills,
+    "moving": moving,
+    "loop": loop,
+}
 
 if __name__ == "__main__":
     os.environ["PATH"] += os.pathsep + "/usr/sbin"

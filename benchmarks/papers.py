@@ -18,6 +18,7 @@ from rich.console import Console
 
 from _common import Section, keep, show
 from broadloom.papers import FIGURES
+from broadloom.papers.cited_papers import PAPERS
 from broadloom.papers.evidence_page import scores
 from broadloom.papers.figures import RULES, VERDICTS
 from broadloom.papers.paper1_weighted_overlays import latency_sources
@@ -51,6 +52,8 @@ def main() -> None:
     keep("papers", "rules", Section("Rules", [{"kind": kind, "rule": rule} for kind, rule in RULES.items()]))
     meanings = [{"verdict": name, "meaning": text} for name, text in VERDICTS.items()]
     keep("papers", "verdicts", Section("Verdicts", meanings))
+    differences = [{"paper": f"{n}, {one.short}", "what differs": one.differs} for n, one in PAPERS.items()]
+    keep("papers", "differences", Section("What differs from the papers", differences))
     shutil.copy(found.page, ROOT / "docs" / "reproduction.html")
 
 

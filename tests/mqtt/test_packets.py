@@ -75,6 +75,14 @@ def test_packets_are_complete_however_the_stream_is_split(chunks, sizes):
     assert got == sent
 
 
+def test_a_packet_that_announces_too_many_bytes_is_refused_before_they_come():
+    message = publish("x", b"." * 1_000, 1)
+    assert list(PacketReader(2_000).feed(message))
+    reader = PacketReader(500)
+    with pytest.raises(ProtocolError, match="at most 500 are expected"):
+        list(reader.feed(message[:10]))
+
+
 def fuzzed(rng):
     """A valid packet with some bytes changed, removed or added."""
     valid = [

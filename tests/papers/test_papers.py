@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import broadloom as bl
+from broadloom.assignment.subscribers.load_flow import candidates_in_time
 from broadloom.papers import (
     FIGURES,
     figures_of,
@@ -156,6 +157,30 @@ def test_latencies_are_measured_if_there_is_data(tmp_path, monkeypatch):
         assert np.mean(upper) == pytest.approx(10)
     whole = latencies(3, 0, KING, whole=True)
     assert sorted(whole.of(u, v).item() for u, v in ((0, 1), (0, 2), (1, 2))) == [8, 8, 15]
+
+
+def test_a_bound_on_the_last_hop_ignores_the_way_to_the_broker():
+    """Candidates are the brokers whose last hop is at most 1 + max_delay times the shortest one."""
+    problem = bl.workload.subscribers(1, subscribers=300, brokers=12, geography=0)
+    bounded = paper4_assignment.bounded_last_hop(problem)
+    found = candidates_in_time(bounded)
+    for j in range(problem.subscriber_count):
+        hop = np.linalg.norm(problem.broker_place - problem.subscriber_place[j], axis=1)
+        group = found.group[j]
+        brokers = found.brokers[found.start[group] : found.start[group + 1]]
+        assert brokers.tolist() == np.flatnonzero(hop <= (1 + problem.max_delay) * hop.min()).tolist()
+    assert len(found.brokers) != len(candidates_in_time(problem).brokers)
+
+
+def test_kmeans_finds_the_clusters_if_its_centres_start_far_apart():
+    """Paper 1, IX-G: one part per cluster; centres at random nodes miss some clusters."""
+    case = paper1_weighted_overlays._case(0, nodes=1000) | {"latency": "sites"}
+    rows = rows_of(
+        paper1_weighted_overlays.DIVISION,
+        *(case | {"start": start} for start in ("distant nodes", "random nodes")),
+    )
+    assert rows.mean("as_clusters", start="distant nodes") == 1
+    assert rows.mean("largest_part", start="random nodes") > 100
 
 
 NOTHING = FigureRows(())

@@ -91,7 +91,8 @@ def folder():
     """A folder that all users can read, with raw inputs and the run of an embedded Spark."""
     path = Path(tempfile.mkdtemp(prefix="everywhere-"))
     path.chmod(0o777)
-    workload.devices(path / "raw", brokers=12, subscriptions=3000, subscribers=40, seed=5)
+    # More than 4 MiB, so that executors write files in ingest, too.
+    workload.devices(path / "raw", brokers=12, subscriptions=90_000, subscribers=40, seed=5)
     call(config(path, "local", "raw"), "--master", "local[2]", *conf_words({"spark.driver.memory": "1g"}))
     yield path
     shutil.rmtree(path)

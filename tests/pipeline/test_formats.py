@@ -2,10 +2,14 @@
 
 import io
 import json
+import tracemalloc
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from broadloom.formats import FORMATS, PAGE, DumpPage, dump_problem, missing_pages_note
+from broadloom.formats import FORMATS, PAGE, DumpPage, dump_problem, dump_rows, missing_pages_note
 from broadloom.formats.dump_rows import entries
 
 BY_NAME = {form.name: form for form in FORMATS}
@@ -327,3 +331,41 @@ def test_a_list_of_vernemq_of_exactly_the_default_length_can_be_truncated():
     assert problem("vernemq", head + "|c|t|\n" * 99) is None
     found = problem("vernemq", head + "|c|t|\n" * 100)
     assert (found.empty, "--limit" in found.text) == (False, True)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.integers(0, 3) | st.sampled_from(["data", '"data": [', "]"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["data", "a"]), inner, max_size=2)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.lists(JSON_VALUES, max_size=4), st.integers(0, 400), st.sampled_from(["", "x", ",", '{"data": [']))
+def test_entries_of_long_documents_are_read_one_by_one_with_the_same_rows(values, cut, text):
+    """Valid documents, and documents with a cut and another text in their middle."""
+    whole = "\n".join(
+        json.dumps({"data": value, "meta": 1} if one % 2 else value) for one, value in enumerate(values)
+    )
+    for document in (whole, whole[:cut] + text + whole[cut:], whole[:cut]):
+
+        def page(found, length):
+            return DumpPage(0, length, len(found), more=False)
+
+        short = list(entries(document, "data", page))
+        with mock.patch.object(dump_rows, "LONG_TEXT", -1):
+            assert list(entries(document, "data", page)) == short
+
+
+def test_a_long_document_is_not_kept_as_objects():
+    """The memory stays near that of one entry; as objects, the document takes many times its size."""
+    text = '{"data": [' + ", ".join(f'{{"a": "{number}"}}' for number in range(5_000)) + '], "meta": {}}'
+    peaks = {}
+    for limit in (len(text), -1):
+        with mock.patch.object(dump_rows, "LONG_TEXT", limit):
+            tracemalloc.start()
+            assert sum(1 for _ in entries(text, "data")) == 5_000
+            peaks[limit] = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+    assert peaks[-1] < len(text) / 10 < peaks[len(text)]

@@ -9,6 +9,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from broadloom import InputError, MissingExtraError, StorageError, UnreachableError
+from broadloom.pipeline import class_archive
 from broadloom.pipeline import spark_session as module
 from broadloom.pipeline.spark_session import SparkEngine, package_zip, parse_conf, session
 
@@ -247,3 +248,26 @@ def test_a_setting_that_spark_refuses_is_a_wrong_input(arguments, words):
     assert done.stdout.startswith("Spark does not start: ")
     assert words in done.stdout
     assert done.stdout.count("\n") == 1
+
+
+def test_an_archive_of_classes_is_used_only_if_it_is_complete(tmp_path, monkeypatch):
+    """Java crashes on a truncated archive, so its size is part of its name."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    home = tmp_path / "java"
+    assert class_archive.archive_options(home) == ""
+    folder = tmp_path / "broadloom"
+    folder.mkdir()
+    archive = folder / f"{class_archive._name(home)}-10.jsa"
+    archive.write_bytes(b"0123456789")
+    options = class_archive.archive_options(home)
+    assert f"-XX:SharedArchiveFile={archive} " in options
+    assert class_archive.archive_options(tmp_path / "other") == "", "each Java has its own"
+    settings = module._settings(SparkEngine(), {}, archive=options)
+    assert options in settings["spark.driver.extraJavaOptions"]
+    theirs = {"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}
+    assert (
+        "SharedArchive"
+        not in module._settings(SparkEngine(conf=theirs), {}, archive=options)[next(iter(theirs))]
+    )
+    archive.write_bytes(b"01234")
+    assert class_archive.archive_options(home) == ""

@@ -7,9 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyarrow import fs
+from typer.testing import CliRunner
 
 import broadloom as bl
 from broadloom import InputError, StorageError
+from broadloom.cli.app import app
 from broadloom.storage import RemotePath, as_path, committed, copy_remote, is_committed, locations, new_folder
 from broadloom.storage.folders import scratch_folder, share_folder
 from broadloom.storage.tables import read_table, write_table
@@ -161,3 +163,16 @@ def test_a_shared_folder_is_open_to_all_users_until_it_is_complete(tmp_path):
     for path in (tmp_path / "out", tmp_path / "out" / "nodes.parquet"):
         assert path.stat().st_mode & 0o777 == 0o777 & ~mask
     assert (tmp_path / "out" / "nodes.parquet" / "part-0").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_commands_print_a_uri_as_it_was_given(store, tmp_path):
+    """Typer's `Path` makes one slash of the two of a URI."""
+    runner = CliRunner()
+    PLAN.save(tmp_path / "plan")
+    done = runner.invoke(app, ["link", str(tmp_path / "plan"), "-a", "gm", "-o", f"{store}/linked"])
+    assert done.exit_code == 0, done.output
+    assert f"-> {store}/linked\n" in done.output
+    done = runner.invoke(app, ["report", f"{store}/linked", "-o", f"{store}/page.html", "--json"])
+    assert json.loads(done.output)["output"] == f"{store}/page.html"
+    done = runner.invoke(app, ["link", f"{store}/linked", "-o", f"{store}/linked"])
+    assert f"the output {store}/linked is also the input" in str(done.exception)

@@ -38,6 +38,7 @@ class ApiServer:
         name: what listens, for errors.
         advice: what to do if it cannot listen.
         drop_idle: whether a new connection replaces an idle one if there are too many.
+        dropped: called for each connection that is closed because there are too many.
 
     Attributes:
         port: the port on which it listens.
@@ -55,12 +56,13 @@ class ApiServer:
         name: str = "the controller",
         advice: str = "give [live] listen in the fleet file",
         drop_idle: bool = False,
+        dropped: Callable[[], None] = lambda: None,
     ) -> None:
         self._socket = _listening(address, name, advice)
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
             app,
-            http=_guarded_http(connections, drop_idle),
+            http=_guarded_http(connections, drop_idle, dropped),
             interface="asgi3",
             ws="none",
             lifespan="off",
@@ -103,19 +105,23 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
-def _guarded_http(connections: int, drop_idle: bool) -> type[asyncio.Protocol]:
+def _guarded_http(connections: int, drop_idle: bool, dropped: Callable[[], None]) -> type[asyncio.Protocol]:
     """HTTP connections that are closed if there are too many of them, or if no request comes in time.
 
     Args:
         connections: the most connections.
         drop_idle: whether to close an idle connection for a new one, and not the new one.
+        dropped: called for each connection that is closed because there are too many.
     """
 
     class GuardedHttp(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._idle_since = self.loop.time()
-            if len(self.connections) > connections and not (drop_idle and self._drop_oldest()):
+            is_too_many = len(self.connections) > connections
+            if is_too_many:
+                dropped()
+            if is_too_many and not (drop_idle and self._drop_oldest()):
                 transport.abort()
             else:
                 self._guard()

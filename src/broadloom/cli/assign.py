@@ -58,7 +58,9 @@ def assign(
     """
     from broadloom.model import read_assignment_problem
     from broadloom.plans import assignment_summary, read_assignment_record
+    from broadloom.storage import as_path
 
+    output = as_path(output)
     keep_apart(output, tables)
     limits = {"max_delay": max_delay, "alpha": alpha, "beta": beta, "beta_max": beta_max}
     options = parse_options(option or [])
@@ -136,7 +138,9 @@ def market(
     Example: broadloom market tables --core pair -o plan
     """
     from broadloom.model import read_market_problem
+    from broadloom.storage import as_path
 
+    output = as_path(output)
     engine, options = engine_if_asked(master, remote, conf), parse_options(option or [])
     sizes = channels, headroom, core_price
     with progress(quiet):

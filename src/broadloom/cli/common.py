@@ -73,7 +73,7 @@ def keep_apart(output: Path, *inputs: Path) -> None:
 
     for path in inputs:
         if as_path(path).resolve() == as_path(output).resolve():
-            raise InputError(f"the output {output} is also the input; choose another output")
+            raise InputError(f"the output {as_path(output)} is also the input; choose another output")
 
 
 def measures_table(metrics: Mapping[str, Any]) -> Table:

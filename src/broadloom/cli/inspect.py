@@ -149,10 +149,12 @@ def _measure_on_spark(plan: Path, engine: SparkEngine, as_json: bool, quiet: boo
 
 def _refuse_assignment(plan: Path) -> None:
     from broadloom.plans import is_assignment, is_market
+    from broadloom.storage import as_path
 
     if is_assignment(plan) or is_market(plan):
         raise InputError(
-            f"{plan} is an assignment, which is inspected without Spark; leave out the options of Spark"
+            f"{as_path(plan)} is an assignment, which is inspected without Spark; "
+            "leave out the options of Spark"
         )
 
 
@@ -196,7 +198,8 @@ def report(
     from broadloom.report import html_of, record_of_folders, write_page
     from broadloom.storage import as_path, is_remote, local_folders
 
-    if as_path(output).exists() and not force:
+    output = as_path(output)
+    if output.exists() and not force:
         raise InputError(f"{output} exists already; choose another output, or replace it with --force")
     with progress(quiet), local_folders(plans, ("plan", "assign", "ingest")) as folders:
         record = record_of_folders(folders, title, unit, dated=not any(map(is_remote, plans)))

@@ -81,7 +81,9 @@ def link(
     from broadloom.deployment import carried_lines, carried_record, read_link_requests
     from broadloom.linking import finish
     from broadloom.model import NotCarried, read_link_problem
+    from broadloom.storage import as_path
 
+    output = as_path(output)
     keep_apart(output, tables)
     today = None if previous is None else bl.Plan.load(previous)
     record: dict[str, Any] = {"output": str(output)}

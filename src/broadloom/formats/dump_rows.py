@@ -15,6 +15,12 @@ PAGE = "page"
 
 _decoder = json.JSONDecoder()
 _SPACE = re.compile(r"[\s,]*")
+_JSON_SPACE = re.compile(r"[ \t\n\r]*")
+# The entries of documents in longer texts (characters) are read one by one.
+LONG_TEXT = 32 * 2**20
+# The most characters after the list of such a document, and an entry that no list has.
+_REST = 2**20
+_MARK = "the entries of this list are read one by one"
 
 
 class DumpRow(NamedTuple):
@@ -127,6 +133,14 @@ def entries(
     at = 0
     inside = False  # true inside the list of a document that cannot be parsed as a whole
     while (at := _skip_space(text, at)) < len(text):
+        long = None if inside or len(text) - at <= LONG_TEXT else _long_list(text, at, key)
+        if long is not None:
+            yield from (_entry(value) for value, _ in _listed(text, long.start))
+            described = page(long.document, long.length) if page and long.document is not None else None
+            if described is not None:
+                yield DumpRow(described.dumps(), reason=PAGE)
+            at = long.end
+            continue
         try:
             value, end = _decoder.raw_decode(text, at)
         except (json.JSONDecodeError, RecursionError):
@@ -152,6 +166,64 @@ def entries(
         at = end
     if inside:
         yield DumpRow("", reason=Reason.CUT)
+
+
+class _LongList(NamedTuple):
+    """A list in a long document: where it starts, its length, the document without it, and its end."""
+
+    start: int
+    length: int
+    document: dict[str, Any] | None
+    end: int
+
+
+def _long_list(text: str, at: int, key: str) -> _LongList | None:
+    """The list `key` of the document at an index, or the list that it is, if all of it can be read.
+
+    The entries are read one by one and not kept: the objects of a whole document take many times the memory
+    of its text.
+    """
+    start = at + 1 if text[at] == "[" else _list_start(text, at, key)
+    if start is None:
+        return None
+    length = 0
+    end = start
+    try:
+        for _, after in _listed(text, start):
+            end = after
+            length += 1
+        end = _after_space(text, end)
+        if text[end : end + 1] != "]":
+            return None
+        if text[at] == "[":
+            return _LongList(start, length, None, end + 1)
+        # The same document with another list: if `key` has it, the list is not that of an inner object.
+        short = f'{text[at:start]}"{_MARK}"'
+        document, size = _decoder.raw_decode(short + text[end : end + _REST])
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    if not isinstance(document, dict) or document.get(key) != [_MARK]:
+        return None
+    return _LongList(start, length, document, end + size - len(short))
+
+
+def _listed(text: str, at: int) -> Iterator[tuple[Any, int]]:
+    """The values of a JSON list whose first value is at an index, each with the index after it."""
+    at = _after_space(text, at)
+    if text[at : at + 1] == "]":
+        return
+    while True:
+        value, at = _decoder.raw_decode(text, _after_space(text, at))
+        yield value, at
+        at = _after_space(text, at)
+        if text[at : at + 1] != ",":
+            return
+        at += 1
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _JSON_SPACE.match(text, at)
+    return found.end() if found else at
 
 
 def string(entry: dict[str, Any], *names: str) -> str | None:

@@ -44,8 +44,10 @@ LOG = logging.getLogger("broadloom.live")
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts to connect
 CONNECT_SECONDS = 10.0
 REQUEST_SECONDS = 20.0  # for the answer to SUBSCRIBE or UNSUBSCRIBE
+RETAIN_NOT_SUPPORTED = 0x9A  # reason of CONNACK: the broker retains no messages, so it takes no retained will
 TAKEN_OVER = 0x8E  # reason of DISCONNECT: another client of the same name has connected
 FILTERS_PER_REQUEST = 200
+PROGRESS_BYTES = 1 << 16  # of a packet that is not complete yet: so many are a sign of life
 REST_SECONDS = 0.001  # between two reads of a busy session
 _ANSWERS = frozenset((PUBACK, PUBREC, PUBCOMP))
 TASK_FAILED = "a task of the agent has failed"
@@ -106,6 +108,7 @@ class ClientSession(asyncio.Protocol):
         kept: whether the broker keeps the session while the client is absent.
         fresh: whether to delete an earlier session first.
         will: the topic and payload of a retained message that the broker publishes if the connection is lost.
+        largest: the bytes of the largest packet that the broker has reason to send; None: any size.
 
     Attributes:
         up: set while the session is connected and `handler.opened` has returned.
@@ -125,6 +128,7 @@ class ClientSession(asyncio.Protocol):
         kept: bool = True,
         fresh: bool = False,
         will: tuple[str, bytes] | None = None,
+        largest: int | None = None,
     ) -> None:
         self.broker = broker
         self.client = client
@@ -148,6 +152,9 @@ class ClientSession(asyncio.Protocol):
         self._last_received = 0.0
         self._last_id = LAST_ID
         self._has_identifiers = True
+        self._takes_will = True
+        self._largest = largest
+        self._incomplete = 0  # bytes received since the last complete packet, or sign of life
 
     def start(self) -> None:
         """Start to connect."""
@@ -330,9 +337,12 @@ class ClientSession(asyncio.Protocol):
         async with asyncio.timeout(CONNECT_SECONDS):
             await endpoint.open(self)
             window = endpoint.window
-            will = None if self._fresh else self.will
+            will = self.will if self._takes_will and not self._fresh else None
             self.send(connect(self.client, clean, endpoint.keep_alive, expiry, window, endpoint.login, will))
             connack = await self._connack
+        if connack.reason == RETAIN_NOT_SUPPORTED and will is not None:
+            self._takes_will = False
+            raise BrokerRefusedError("the broker retains no messages; connecting without a will")
         if connack.reason >= FAILED:
             raise BrokerRefusedError(f"the broker refuses the connection ({connack.reason:#x})")
         return connack
@@ -373,7 +383,8 @@ class ClientSession(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is open."""
         self._transport = cast("asyncio.Transport", transport)
-        self._packets = PacketReader()
+        self._packets = PacketReader(self._largest)
+        self._incomplete = 0
         self._pinged = None
         self._is_paused = False
 
@@ -397,11 +408,15 @@ class ClientSession(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
-        self._last_received = asyncio.get_running_loop().time()
         handler = self._handler
+        self._incomplete += len(data)
+        if self._incomplete >= PROGRESS_BYTES:
+            self._was_alive()
         is_connected = self._is_connected()
         try:
             for kind, raw, head in self._packets.feed(data):
+                if self._incomplete:
+                    self._was_alive()
                 if not is_connected:
                     if kind != CONNACK:
                         raise ProtocolError("a packet precedes CONNACK")
@@ -421,6 +436,14 @@ class ClientSession(asyncio.Protocol):
         if handler.is_busy() and transport is not None and not transport.is_closing():
             transport.pause_reading()
             asyncio.get_running_loop().call_later(REST_SECONDS, self._read_on, transport)
+
+    def _was_alive(self) -> None:
+        """The broker has sent a complete packet, or many bytes of one.
+
+        Bytes alone prove nothing: after a wrong length the rest of the connection would be one packet.
+        """
+        self._incomplete = 0
+        self._last_received = asyncio.get_running_loop().time()
 
     def _read_on(self, transport: asyncio.Transport) -> None:
         """The rest of a busy session is over."""

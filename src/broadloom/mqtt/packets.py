@@ -6,6 +6,7 @@ Probes of brokers also send CONNECT and PUBLISH of MQTT 3.1.1.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -127,9 +128,14 @@ class Publish(NamedTuple):
 
 
 class PacketReader:
-    """Splits a stream of bytes into packets."""
+    """Splits a stream of bytes into packets.
 
-    def __init__(self) -> None:
+    Args:
+        largest: the bytes of the largest packet that is accepted; None: any that MQTT allows.
+    """
+
+    def __init__(self, largest: int | None = None) -> None:
+        self._largest = largest or sys.maxsize
         self._parts: list[bytes] = []
         self._size = 0
         self._needed = 2
@@ -138,7 +144,7 @@ class PacketReader:
         """Yield each complete packet: its kind, its bytes, and the position of its variable header.
 
         Raises:
-            ProtocolError: a length has more than four bytes, or a packet has wrong flags.
+            ProtocolError: a length has more than four bytes, a packet has wrong flags, or it is too large.
         """
         self._parts.append(data)
         self._size += len(data)
@@ -162,6 +168,10 @@ class PacketReader:
             if kind != PUBLISH and _FLAGS.get(kind) != first & 0x0F:
                 raise ProtocolError(f"a packet begins with {first:#04x}")
             if stop > end:
+                if stop - at > self._largest:
+                    raise ProtocolError(
+                        f"a packet of {stop - at:,} bytes; at most {self._largest:,} are expected"
+                    )
                 self._needed = stop - at
                 break
             yield kind, data[at:stop], head - at

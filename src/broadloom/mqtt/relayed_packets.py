@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from broadloom.mqtt.packets import (
     CONNECT,
+    DUP,
     LAST_ID,
     PUBLISH,
     RECEIVE_MAXIMUM,
@@ -116,6 +117,7 @@ class RelayedPublish(NamedTuple):
         is_retained: whether it is a retained message.
         properties: the properties of MQTT 5, without topic alias and subscription identifiers.
         number_at: the position of the packet id in the packet.
+        is_repeated: whether the broker has sent it before, without an acknowledgement (DUP).
     """
 
     topic: bytes
@@ -125,6 +127,7 @@ class RelayedPublish(NamedTuple):
     is_retained: bool
     properties: bytes
     number_at: int
+    is_repeated: bool = False
 
     def encoded(self, version: int, number: int) -> bytes:
         """The packet for a client of some version, with another packet id; QoS 2 becomes QoS 1."""
@@ -163,7 +166,8 @@ def read_any_publish(raw: bytes, version: int) -> RelayedPublish:
             if kind not in (TOPIC_ALIAS, SUBSCRIPTION_ID):
                 properties += raw[value - 1 : end]
         at = begin + size
-    return RelayedPublish(topic, raw[at:], quality, number, bool(raw[0] & RETAIN), properties, number_at)
+    flags = bool(raw[0] & RETAIN), bool(raw[0] & DUP)
+    return RelayedPublish(topic, raw[at:], quality, number, flags[0], properties, number_at, flags[1])
 
 
 def with_number(raw: bytes, at: int, number: int) -> bytes:

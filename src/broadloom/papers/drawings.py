@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from broadloom.papers.figures import Figure, FigureRows, Panel
 # Dashes and markers, which distinguish curves without colours; from the seventh curve on they are grey, with
 # open markers.
 STYLES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (5, 1)), "v"), ((0, (1, 1)), "x"))
-MOST_DOTS = 500  # per curve; more dots are drawn as one bitmap
-MOST_POINTS = 250  # per curve
-MOST_MARKS = 25  # per curve
+MOST_DOTS = 150  # per curve; more dots are drawn as one bitmap
+MOST_POINTS = 120  # per curve
+MOST_MARKS = 20  # per curve
+# Numbers in the attributes of a drawing, which are rounded to tenths of a point; texts follow ">".
+LONG = re.compile(rb"(?<=[ \"(,])-?\d+\.\d{2,}(?=[ \"),\n])")
 GREYS = ("0", "0.55")
 ACROSS = 2  # panels side by side
 
@@ -39,7 +42,13 @@ def draw(figure: Figure, rows: FigureRows, path: Path) -> None:
         canvas.legend(*legend, loc="outside lower center", ncols=2 * across, fontsize="small")
         drawn = io.BytesIO()
         canvas.savefig(drawn, format="svg", dpi=150, metadata={"Date": None})
-    put(drawn.getvalue(), path)
+    put(LONG.sub(_rounded, drawn.getvalue()), path)
+
+
+def _rounded(found: re.Match[bytes]) -> bytes:
+    """A number with one decimal, or with two digits if it is below 1."""
+    value = float(found[0])
+    return b"%.2g" % value if abs(value) < 1 else b"%.1f" % value
 
 
 def curves_of(figure: Figure, rows: FigureRows) -> list[dict[str, Any]]:

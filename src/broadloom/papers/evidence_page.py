@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import html
+import urllib.parse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,8 @@ td, th { border-bottom: 1px solid var(--line); padding: 0.2rem 0.7rem 0.2rem 0; 
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .scroll { overflow-x: auto; }
 .figure { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem; margin: 1rem 0 2.5rem; }
-.figure img { background: #fff; width: 100%; height: auto; }
+.picture { overflow-x: auto; }
+.figure img { background: #fff; width: 100%; min-width: 34rem; height: auto; }
 .claims { list-style: none; margin: 0; padding: 0; font-size: 0.93rem; }
 .claims li { border-top: 1px solid var(--line); padding: 0.5rem 0; overflow-wrap: anywhere; }
 .claims small { color: var(--quiet); display: block; }
@@ -57,7 +58,7 @@ def write_page(reduced: Mapping[Figure, bool], claims: Sequence[Mapping[str, Any
         of_paper = [claim for claim in claims if claim["paper"] == paper]
         cited = PAPERS[paper]
         parts.append(f"<h2 id='paper{paper}'>Paper {paper}: {html.escape(cited.short)}</h2>")
-        parts.append(f"<p>{html.escape(cited.text)}</p>")
+        parts.append(f"<p>{html.escape(cited.text)}</p><p>What differs: {html.escape(cited.differs)}</p>")
         parts.append(_scores(of_paper))
         for figure, small in reduced.items():
             if figure.paper == paper:
@@ -157,5 +158,7 @@ def _badge(verdict: str, factor: str = "") -> str:
 
 def _picture(figure: Figure, folder: Path) -> str:
     """An HTML image element with the drawing embedded."""
-    drawing = base64.b64encode((folder / f"{figure.key}.svg").read_bytes()).decode()
-    return f"<img alt='{html.escape(figure.title)}' src='data:image/svg+xml;base64,{drawing}'>"
+    drawing = " ".join((folder / f"{figure.key}.svg").read_text().split())
+    quoted = urllib.parse.quote(drawing, safe=' /:=;,()"!?&+@*$-._~')
+    source = f"data:image/svg+xml,{html.escape(quoted, quote=False)}"
+    return f"<div class='picture'><img alt='{html.escape(figure.title)}' src='{source}'></div>"

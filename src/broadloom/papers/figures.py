@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,9 +57,21 @@ class FigureRows:
 
     def where(self, **wanted: Any) -> FigureRows:
         """The rows that have these values."""
-        return FigureRows(
-            tuple(r for r in self.all if all(r.get(name) == value for name, value in wanted.items()))
-        )
+        names = tuple(sorted(wanted))
+        if names not in self._groups:
+            self._groups[names] = self._grouped(names)
+        return self._groups[names].get(tuple(wanted[name] for name in names), FigureRows(()))
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, ...], dict[tuple[Any, ...], FigureRows]]:
+        """Rows by the values of some columns: a page asks for the same columns many times."""
+        return {}
+
+    def _grouped(self, names: tuple[str, ...]) -> dict[tuple[Any, ...], FigureRows]:
+        found: dict[tuple[Any, ...], list[Row]] = {}
+        for row in self.all:
+            found.setdefault(tuple(row.get(name) for name in names), []).append(row)
+        return {values: FigureRows(tuple(rows)) for values, rows in found.items()}
 
     def values(self, column: str, **wanted: Any) -> list[float]:
         """The values of a column in the rows that have these values."""
@@ -242,6 +255,12 @@ def mean_of(column: str, **which: Any) -> Ours:
 def most_of(column: str, **which: Any) -> Ours:
     """The largest value of a column in the rows that have these values."""
     return lambda rows: rows.most(column, **which)
+
+
+def text_of(ours: Ours, rows: FigureRows) -> str:
+    """Our side of a claim as text, for reasons."""
+    found = ours(rows)
+    return (found.text or plain(found.value)) if isinstance(found, Measured) else plain(found)
 
 
 def exponent(points: Iterable[tuple[float, float]]) -> float:

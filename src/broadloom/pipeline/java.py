@@ -117,14 +117,14 @@ def _wrap(java: Path) -> Path:
     script = _WRAPPER.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     try:
-        return _write(_cache() / name, script)
+        return _write(cache_folder() / name, script)
     except (OSError, RuntimeError):  # not writable, or no home folder
         folder = tempfile.mkdtemp(prefix="broadloom-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return _write(Path(folder, name), script)
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
     """Broadloom's folder in the user's cache."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "broadloom"

@@ -60,6 +60,7 @@ from broadloom.pipeline.spark_session import (
     session,
     shared_scratch,
     table_paths,
+    write_frame,
 )
 from broadloom.plans import filters_table, write_assignment_record
 from broadloom.progress import stage
@@ -241,7 +242,7 @@ class _AssignmentJob:
                         yield pa.record_batch([[int(index[first])], [_packed(rows)]], ["start", "data"])
 
         packed = self.rows.mapInArrow(pack, "start long, data binary")
-        packed.write.parquet(str(self.scratch / "blocks.parquet"))
+        write_frame(packed, self.scratch / "blocks.parquet")
 
     def _blocks(self) -> DataFrame:
         return self._table("blocks", "start long, data binary")
@@ -294,7 +295,7 @@ class _AssignmentJob:
                 yield pa.record_batch(row, ["start", "codes", "keys", "counts", "fault"])
 
         columns = "start long, codes binary, keys binary, counts binary, fault string"
-        self._blocks().mapInArrow(marked, columns).write.parquet(str(self.scratch / f"{name}.parquet"))
+        write_frame(self._blocks().mapInArrow(marked, columns), self.scratch / f"{name}.parquet")
         found = self._table(name, columns).select("start", "keys", "counts", "fault").toArrow()
         faults = found["fault"].drop_null()
         if len(faults):
@@ -347,7 +348,7 @@ class _AssignmentJob:
 
         marks = self._table("kinds", "start long, codes binary, keys binary")
         columns = "start long, brokers binary, load binary, unplaced binary"
-        marks.mapInArrow(by_rank, columns).write.parquet(str(self.scratch / "placed.parquet"))
+        write_frame(marks.mapInArrow(by_rank, columns), self.scratch / "placed.parquet")
         placed = self._table("placed", columns)
         found = placed.select("load", "unplaced").toArrow()
         spare = limit.copy()
@@ -368,7 +369,7 @@ class _AssignmentJob:
 
         whole = self._blocks().join(placed.select("start", "brokers"), "start")
         assigned = whole.mapInArrow(complete, "start long, data binary, brokers binary")
-        assigned.write.parquet(str(self.scratch / "assigned.parquet"))
+        write_frame(assigned, self.scratch / "assigned.parquet")
         return filters
 
     def _write_assignments(self, everyone: DataFrame, folder: Path) -> None:
@@ -382,7 +383,7 @@ class _AssignmentJob:
                 yield pa.record_batch([subscribers, broker], ["subscriber", "broker"])
 
         in_order = everyone.orderBy("start").mapInArrow(name, "subscriber string, broker string")
-        in_order.write.parquet(str(folder / "assignments.parquet"))
+        write_frame(in_order, folder / "assignments.parquet")
 
     def _around(self, everyone: DataFrame, filters: Filters) -> tuple[NDArray[np.float64], ...]:
         """The lower and upper corners of the smallest boxes around the members of each filter's boxes."""

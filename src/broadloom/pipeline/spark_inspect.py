@@ -28,8 +28,15 @@ from broadloom.errors import InputError
 from broadloom.measures import filters_text
 from broadloom.measures.sub_overlays import Graph, block_components, block_diameters, link_graph
 from broadloom.mqtt.topic_filters import FilterLookup, is_filter
-from broadloom.pipeline.spark_session import SparkEngine, session, table_paths, task_count
-from broadloom.storage import committed
+from broadloom.pipeline.spark_session import (
+    SparkEngine,
+    executors_are_elsewhere,
+    session,
+    table_paths,
+    task_count,
+    write_frame,
+)
+from broadloom.storage import committed, share_folder
 from broadloom.storage.tables import coded_table, indices_in, parquet_dataset, write_parquet
 
 # The largest number of disconnected topics that a verdict names.
@@ -141,7 +148,9 @@ def measure_into(folder: Path, plan: Path, spark: Callable[[], SparkSession]) ->
         write_parquet(_topics_in_process(tables, links, measured=True)[0], path)
     else:
         with topics_on_spark(tables, links, spark(), measured=True) as topics:
-            topics.select(*TOPIC_SCHEMA.names).write.parquet(str(path))
+            if executors_are_elsewhere(topics.sparkSession):
+                share_folder(folder)
+            write_frame(topics.select(*TOPIC_SCHEMA.names), path)
     degrees = tables.degrees()
     write_parquet(degrees, folder / "nodes.parquet")
     batches = parquet_dataset(path).to_batches()

@@ -36,7 +36,7 @@ from broadloom.linking import (
     run,
 )
 from broadloom.model import Interest, Weights, find_algorithm, trusted_weights
-from broadloom.pipeline.spark_session import SparkEngine, session, shared_scratch, task_count
+from broadloom.pipeline.spark_session import SparkEngine, session, shared_scratch, task_count, write_frame
 from broadloom.plans import Plan
 from broadloom.progress import stage
 from broadloom.storage import as_path
@@ -148,7 +148,7 @@ class PartSolver:
         rows = rows.repartition(task_count(self.spark, len(parts)))
         edges = rows.mapInArrow(solve, "part int, u int, v int")
         with stage("tasks"):
-            edges.write.parquet(str(folder / "edges.parquet"))
+            write_frame(edges, folder / "edges.parquet")
         return _by_part(read_parquet(folder / "edges.parquet"), len(parts))
 
 

@@ -34,7 +34,7 @@ from broadloom.model import (
     read_market_problem,
     summarize,
 )
-from broadloom.pipeline.spark_session import SparkEngine, session, shared_scratch, task_count
+from broadloom.pipeline.spark_session import SparkEngine, session, shared_scratch, task_count, write_frame
 from broadloom.plans import MarketResult
 from broadloom.progress import stage
 from broadloom.storage import is_remote
@@ -111,7 +111,7 @@ def link_weights(
 
         tasks = spark.range(problem.channel_count).repartition(task_count(spark, problem.channel_count))
         grown = tasks.mapInArrow(grow, "channel long, user long, broker long, weight double")
-        grown.write.parquet(str(scratch_folder / "weights.parquet"))
+        write_frame(grown, scratch_folder / "weights.parquet")
         found = pa.parquet.read_table(scratch_folder / "weights.parquet").sort_by("channel")
     channel, user, broker, weight = (found.column(name).to_numpy() for name in found.column_names)
     for first, last in zip(*_runs(channel), strict=True):

@@ -27,11 +27,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from broadloom.errors import BroadloomError, InputError, StorageError, UnreachableError, missing_extra
+from broadloom.pipeline.class_archive import archive_options
 from broadloom.pipeline.java import quiet_java_home
 from broadloom.storage import RemotePath, as_path, scratch_folder, share_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 GIB = 2**30
 CONNECT_PORT = 15002
@@ -40,10 +41,11 @@ TASKS_PER_CORE = 4
 
 # Only the first JIT compiler, and the serial collector: a fast start, better below about 4 million rows.
 SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# The second JIT compiler only for code that runs very often, because most of Spark's code runs rarely.
+# The second JIT compiler only for code that runs very often, because most of Spark's code runs rarely. Few
+# objects outlive their row, so that a small part of the heap is enough for new ones.
 LONG_JOB = (
-    "-XX:+UseSerialGC -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
-    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+    "-XX:+UseSerialGC -XX:MaxNewSize=192m -XX:Tier4InvocationThreshold=50000 "
+    "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 # Inputs above this size are long jobs.
 LONG_JOB_BYTES = 80_000_000
@@ -405,10 +407,12 @@ def _launch(engine: SparkEngine, user: Mapping[str, str]) -> SparkSession:
     if _is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master)
-    for name, value in _settings(engine, user, _is_local(master)).items():
+    home = None if _has_gateway() else quiet_java_home()
+    archive = "" if home is None else archive_options(home)
+    for name, value in _settings(engine, user, _is_local(master), archive).items():
         builder = builder.config(name, value)
     try:
-        with _java():
+        with _java(home):
             started = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise spark_error("Spark does not start", error) from error
@@ -417,13 +421,13 @@ def _launch(engine: SparkEngine, user: Mapping[str, str]) -> SparkSession:
 
 
 @contextmanager
-def _java() -> Iterator[None]:
+def _java(home: Path | None) -> Iterator[None]:
     """Let Spark find Java, unless its JVM runs already; other libraries keep their JAVA_HOME."""
-    if _has_gateway():
+    if home is None:
         yield
         return
     before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = str(quiet_java_home())
+    os.environ["JAVA_HOME"] = str(home)
     try:
         yield
     finally:
@@ -497,6 +501,18 @@ def shared_scratch(spark: SparkSession, parent: str | Path | None, name: str) ->
         yield folder
 
 
+# Hadoop gives new folders the rights 755, whatever they inherit; these options leave them as they are.
+_SHARED_WRITE = {"fs.permissions.umask-mode": "000", "fs.file.impl.disable.cache": "true"}
+
+
+def write_frame(rows: DataFrame, path: Path, append: bool = False) -> None:
+    """Write a frame as Parquet; below a shared folder also if the executors run as another user."""
+    writer = rows.write.mode("append" if append else "error")
+    if executors_are_elsewhere(rows.sparkSession) and not isinstance(as_path(path), RemotePath):
+        writer = writer.options(**_SHARED_WRITE)
+    writer.parquet(str(path))
+
+
 def table_paths(path: Path) -> list[str]:
     """The paths by which Spark reads a table: the files of a manifest, or the path itself."""
     if isinstance(path, RemotePath) and path.listing is not None:
@@ -527,11 +543,15 @@ def _check_reachable(address: str, what: str, default_port: int) -> None:
         ) from error
 
 
-def _settings(engine: SparkEngine, user: Mapping[str, str], local: bool = True) -> dict[str, str]:
+def _settings(
+    engine: SparkEngine, user: Mapping[str, str], local: bool = True, archive: str = ""
+) -> dict[str, str]:
     """The settings of a new session: our own for names that the user has not set, and those of the engine.
 
-    On a cluster there are only a few of our own, so that the cluster's own defaults apply.
+    On a cluster there are only a few of our own, so that the cluster's own defaults apply. `archive` are the
+    options of the JVM for its archive of classes.
     """
+    compiler = LONG_JOB if engine.long_job else SHORT_JOB
     own = {
         "spark.app.name": "broadloom",
         "spark.ui.showConsoleProgress": "false",
@@ -539,7 +559,7 @@ def _settings(engine: SparkEngine, user: Mapping[str, str], local: bool = True) 
         "spark.sql.session.timeZone": "UTC",
         # The time limit for Python to fetch a result; Spark's 15 seconds are too short on a busy machine.
         "spark.python.authenticate.socketTimeout": "5m",
-        "spark.driver.extraJavaOptions": f"{_logging()} {LONG_JOB if engine.long_job else SHORT_JOB}".strip(),
+        "spark.driver.extraJavaOptions": f"{quiet_log()} {compiler} {archive}".strip(),
     }
     if local:
         own |= {
@@ -559,7 +579,7 @@ def _settings(engine: SparkEngine, user: Mapping[str, str], local: bool = True) 
     if (
         options is not None and "log4j" not in options and not _has_gateway()
     ):  # their compiler and collector, our quiet log
-        chosen["spark.driver.extraJavaOptions"] = f"{_logging()} {options}".strip()
+        chosen["spark.driver.extraJavaOptions"] = f"{quiet_log()} {options}".strip()
     return chosen
 
 
@@ -576,7 +596,7 @@ def package_zip(folder: Path) -> Path:
     return path
 
 
-def _logging() -> str:
+def quiet_log() -> str:
     """The option of the JVM for a quiet log; empty if the user has a log configuration."""
     folder = configuration_folder()
     if folder is not None and any(file.suffix != ".template" for file in folder.glob("log4j2*")):

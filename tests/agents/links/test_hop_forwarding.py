@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broadloom.agents.links import hop_store
 from broadloom.agents.links.hop_forwarder import (
     MOST_TRIES,
     SMALL_BYTES,
@@ -154,10 +155,10 @@ def test_a_store_survives_its_process(tmp_path):
 def test_a_slot_is_that_of_a_repetition_only_while_it_is_young(before, ages):
     """Also when receive numbers wrap around in the slots, at 2 to the power of 31."""
     store = HopStore(None)
-    store._words[2] = before
+    store._words[hop_store._RECEIVED] = before
     for packet, age in enumerate(ages, 1):
         store.record(packet, store.next_number(), 5)
-        store._words[2] += age - 1
+        store._words[hop_store._RECEIVED] += age - 1
         assert store.has(packet, 5) == (age <= 32_768)
     store.record(9, store.next_number(), 5)
     store.forget_near()

@@ -1,4 +1,4 @@
-"""The live plane as processes on real mosquitto: nothing is lost or doubled while parts die."""
+"""The live plane as processes on real mosquitto: an old copy of the controller's state does no harm."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from live_lab import Churn, LiveLab, LiveLoad, until
+from live_lab import LiveLab, LiveLoad, until
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
@@ -17,47 +17,6 @@ TOPICS = [f"t/{group}/{item}" for group in range(2) for item in range(2)]
 @pytest.fixture(autouse=True)
 def _no_warnings_of_lost_connections(caplog):
     caplog.set_level(logging.ERROR, "broadloom")
-
-
-def test_no_message_is_lost_or_doubled_while_agents_controller_and_brokers_die(tmp_path):
-    """Overlapping filters, QoS 1 and 2, no ids; subscriptions change meanwhile."""
-
-    async def scenario():
-        lab = LiveLab(tmp_path, ["rome", "oslo", "lima"])
-        load = LiveLoad(lab.ports, TOPICS)
-        churn = Churn(load, 2, 2, seed=1)
-        try:
-            await lab.start()
-            await load.start()
-            await churn.fill(0.7)
-            await load.subscribe("rome", 1, "t/0/+")
-            await load.reach_all()
-            load.run(100)
-            for process in (lab.agents["rome"], lab.controller, lab.agents["oslo"]):
-                await churn.change()
-                process.end(signal.SIGKILL)
-                await churn.change()
-                process.start()
-                before = load.arrivals["all"]
-                await until(lambda before=before: load.arrivals["all"] > before + 100, "messages arrive")
-            lab.brokers["lima"].end(signal.SIGTERM)
-            change = asyncio.create_task(churn.change())  # it can need the broker that is away
-            lab.brokers["lima"].start()
-            await change
-            await lab.settled()
-            await load.pause()
-            await load.reach_all()
-            counts = await load.settle()
-            assert (counts["lost"], counts["doubled"]) == (0, 0)
-            assert load.arrivals["sessions lost"] == 0
-            status = await lab.settled()
-            assert lab.counts(status)["copies"] > 0  # filters did overlap
-            assert lab.tracebacks() == []
-        finally:
-            await lab.stop()
-            await asyncio.gather(*(client.stop() for client in load.clients.values()))
-
-    asyncio.run(scenario())
 
 
 def test_a_controller_on_an_old_copy_of_its_state_changes_nothing(tmp_path):

@@ -9,6 +9,7 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import paho.mqtt.client as paho
@@ -19,6 +20,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from broadloom.agents.links import api_watch, followed_sessions, mosquitto_watch
+from broadloom.agents.links.client_watch import ClientWatch
 from broadloom.agents.links.count_ledger import CountLedger, KnownCounts
 from broadloom.agents.links.followed_sessions import LONGEST_EVENT, FollowedSessions
 from broadloom.agents.links.log_tail import LogTail
@@ -806,3 +808,21 @@ def test_an_event_of_emqx_begins_the_next_poll(tmp_path, monkeypatch):
 
     with lab_broker(tmp_path) as broker, api(lambda path, query: emqx(now, path, query)) as url:
         asyncio.run(run(broker, url))
+
+
+def test_bridges_between_brokers_are_not_clients():
+    """A mosquitto names the end of a bridge at its own broker after the other end."""
+    at_rome, at_oslo = FollowedSessions(), FollowedSessions()
+    for line in (
+        "New bridge connected from 10.0.0.7:4000 as oslo.to-rome (p2, c0, k60).",
+        "New client connected from 10.0.0.8:4000 as local.meter (p2, c0, k60).",
+    ):
+        assert at_rome.read_notice(line)
+    at_oslo.connected("local.oslo.to-rome", 2, False)
+    watch = object.__new__(ClientWatch)
+    watch._watches = {
+        "rome": SimpleNamespace(followed=at_rome),
+        "oslo": SimpleNamespace(followed=at_oslo),
+    }
+    assert [one.client for one in watch._seen()] == ["local.meter"]
+    assert watch._found("local.oslo.to-rome") is None

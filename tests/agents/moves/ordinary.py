@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,13 +30,23 @@ class Subscriber:
         port: where it connects.
         version: "mqttv311" or "5".
         topic: what it subscribes to.
+        options: further options.
     """
 
-    def __init__(self, folder: Path, name: str, port: int, version: str = "mqttv311", topic: str = "t/1"):
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        port: int,
+        version: str = "mqttv311",
+        topic: str = "t/1",
+        options: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self._file = folder / f"{name}.out"
         session = ["-c", "-q", "1", "-V", version, *(("-x", "3600") if version == "5" else ())]
-        self._command = ["mosquitto_sub", "-h", HOST, "-p", str(port), "-i", name, *session, "-t", topic]
+        where = ["mosquitto_sub", "-h", HOST, "-p", str(port), *options]
+        self._command = [*where, "-i", name, *session, "-t", topic]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -105,13 +115,20 @@ def write_ordinary_config(
     (folder / "token").write_text(TOKEN)
     (folder / "token").chmod(0o600)
     (port,) = free_ports(1)
+    login = "plain = true"
+    relay = ""
+    if system.certificates is not None:
+        login = f'ca = "{system.certificates / "ca.crt"}"'
+        files = system.certificates / "broker.crt", system.certificates / "broker.key"
+        relay = f'\ncertificate = "{files[0]}"\nkey = "{files[1]}"'
     parts = [
         f'port = {port}\ntoken_file = "token"\nauthentication = "broker"\npolicy = "policy.toml"\n{extra}',
-        "[login]\nplain = true",
-        f'[router]\nsockets = ["{system.socket}"]\nmap = "{system.map}"\nrelay = "{HOST}:{system.relay}"',
+        f"[login]\n{login}",
+        f'[router]\nsockets = ["{system.socket}"]\nmap = "{system.map}"',
+        f'relay = "{HOST}:{system.relay}"{relay}',
         f"[timing]\nttl = {ttl}\nsettle = {settle}\nagain = 0.5",
     ]
-    for name, broker in system.lab.ports.items():
+    for name, broker in system.lab.client_ports.items():
         saved = system.lab._folder_of(name) / SAVED
         parts.append(f'[brokers.{name}]\naddress = "{HOST}:{broker}"\nsubscriptions = "{saved}"')
     (folder / "agent.toml").write_text("\n".join(parts))
@@ -136,6 +153,7 @@ def homes(operator: Operator) -> dict[str, str]:
 
 
 __all__ = [
+    "HOST",
     "Publisher",
     "RoutedBrokers",
     "Subscriber",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -22,11 +23,13 @@ from moving import (
     wait_for,
 )
 
-from broadloom.agents.moves.broker_sessions import TOPIC, replicate
+from broadloom.agents.moves.broker_sessions import MARK, TOPIC, replicate
+from broadloom.agents.moves.client_relay import ClientRelay
 from broadloom.agents.moves.control_codes import ClientKeys, seal
 from broadloom.agents.moves.control_messages import (
     ConnectOrder,
     Register,
+    Reply,
     dump,
     from_client,
     redirect_topic,
@@ -36,10 +39,12 @@ from broadloom.agents.moves.move_agent import MOST_WAITING, MOST_WAITING_OF_ONE
 from broadloom.agents.moves.move_registry import MoveState
 from broadloom.agents.moves.moving_client import MovingClient
 from broadloom.agents.moves.operator_api import MOST_CONNECTIONS, HttpServer, Operator, OperatorApi
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.errors import StorageError
-from broadloom.mqtt.endpoint import Login
-from broadloom.mqtt.paho import connect, message_properties, new_client, stop_client
+from broadloom.mqtt.endpoint import Address, Login
+from broadloom.mqtt.paho import connect, message_properties, new_client, stop_client, user_properties
 
+CONNECT_C1 = b"\x10\x0e\0\4MQTT\4\2\0\x3c\0\2c1"  # of MQTT 3.1.1
 KEYS = ClientKeys("a key for tests, not a secret")
 live = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
@@ -49,10 +54,15 @@ class Mallory:
 
     def __init__(self, address) -> None:
         self.heard: list[tuple[str, bytes]] = []
+        self.marks: list[str] = []
         self._client = new_client("mallory", Login())
-        self._client.on_message = lambda _c, _d, message: self.heard.append((message.topic, message.payload))
+        self._client.on_message = self._on_message
         connect(self._client, address, clean=True)
         self._client.loop_start()
+
+    def _on_message(self, _c, _d, message) -> None:
+        self.heard.append((message.topic, message.payload))
+        self.marks += [value for name, value in user_properties(message.properties) if name == MARK]
 
     def __enter__(self):
         assert wait_for(self._client.is_connected)
@@ -158,6 +168,13 @@ class TestLive:
                 mallory.send(topic, seal(KEYS.of("alice"), topic, dump(register)))
                 assert wait_for(lambda: bool(agent.registry.strays))
                 assert wait_for(lambda: any(one[0] == redirect_topic("alice") for one in mallory.heard))
+                # She confirms the mark of the agent in Alice's name, without her key.
+                refused = agent.refused["unsigned:"]
+                reply = Reply("alice", time.time_ns(), mallory.marks[0], "received")
+                topic = from_client("alice", "reply")
+                for payload in (dump(reply), seal(KEYS.of("mallory"), topic, dump(reply))):
+                    mallory.send(topic, payload)
+                assert wait_for(lambda: agent.refused["unsigned:"] >= refused + 2)
                 assert all(not payload for _, payload in mallory.heard if _ == redirect_topic("alice"))
                 assert agent.registry.strays
                 alice = MovingClient(
@@ -219,6 +236,7 @@ def test_slow_connections_do_not_keep_operators_out(world):
             slow[-1].sendall(b"GET /health HTTP/1.1\r\nHost: ")
         operator = Operator(f"http://127.0.0.1:{server.server_port}", "token")
         assert operator.health()["clients"] == 0
+        assert operator.health()["refused"]["connections:"] >= 2 * MOST_CONNECTIONS
         assert threading.active_count() <= before + 10
     finally:
         for one in slow:
@@ -227,6 +245,43 @@ def test_slow_connections_do_not_keep_operators_out(world):
         server.server_close()
         over.set()
         thread.join()
+
+
+def test_slow_connections_do_not_keep_clients_from_the_relay(monkeypatch):
+    """They make room for a client that moves; so do those that send something else than CONNECT."""
+    monkeypatch.setattr("broadloom.agents.moves.client_relay.MOST_CONNECTIONS", 5)
+    (port,) = free_ports(1)
+    served = []
+
+    class ArrivingMove:
+        async def serve(self, request, _stream, _writer):
+            served.append(request.client)
+            return ""
+
+        def close(self):
+            pass
+
+    async def attack() -> ClientRelay:
+        relay = ClientRelay(Address(HOST, port), moves={"c1": ArrivingMove()})
+        await relay.start()
+        slow = [(await asyncio.open_connection(HOST, port))[1] for _ in range(20)]
+        for writer in slow:
+            writer.write(CONNECT_C1[:5])
+        for packet in (b"\x30\x02\0\0", b"\x10\xff\xff\xff\x7f", CONNECT_C1):
+            stream, writer = await asyncio.open_connection(HOST, port)
+            writer.write(packet)
+            assert await stream.read() == b""  # the relay has ended the connection
+            writer.close()
+        for writer in slow:
+            writer.close()
+        while relay._connections:
+            await asyncio.sleep(0.01)
+        await relay.stop()
+        return relay
+
+    relay = asyncio.run(attack())
+    assert served == ["c1"]
+    assert relay.refused == {"slow": 16, "malformed": 2}
 
 
 def test_a_full_disk_stops_moves_with_one_line_and_they_go_on_when_there_is_room(world, caplog, monkeypatch):
@@ -252,11 +307,16 @@ def test_a_full_disk_stops_moves_with_one_line_and_they_go_on_when_there_is_room
         agent.post("h", from_client("b", "register"), body, lambda: None)
         assert wait_for(lambda: "No space left" in agent.problem)
         assert thread.is_alive()
-        time.sleep(0.1)
+        assert agent.ask(lambda own: list(own.registry.residents)) == ["a"]  # questions are answered
+        agent.post("h", from_client("b", "reply"), b"", lambda: None)  # waits behind the register
+        assert wait_for(lambda: len(agent._deferred) == 2)
+        assert agent._waiting_bytes == len(body)
         assert len([one for one in caplog.records if "until the journal" in one.message]) == 1
         full.clear()
         assert wait_for(lambda: not agent.problem)
-        assert wait_for(lambda: "b" in agent.registry.residents)
+        assert agent.refused["reply"] == 1
+        assert (agent._waiting_bytes, len(agent._deferred)) == (0, 0)
+        assert "b" in agent.registry.residents
         assert agent.ask(lambda own: own.request_to_move("a", "f")).state is MoveState.REQUESTED
     finally:
         agent.stop()

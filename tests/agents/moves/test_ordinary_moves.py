@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import subprocess
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ordinary import (
+    HOST,
     Publisher,
     RoutedBrokers,
     Subscriber,
@@ -21,7 +26,14 @@ from ordinary import (
 
 import broadloom as bl
 from broadloom.agents.moves.client_policy import MovePolicy
-from broadloom.agents.moves.client_relay import KnownContents
+from broadloom.agents.moves.client_relay import MOST_REFUSALS, RelayedMove, RelayPlan
+from broadloom.agents.moves.move_agent import Timing
+from broadloom.agents.moves.move_registry import ORDINARY, Move, MoveState, Registry, Resident
+from broadloom.agents.moves.ordinary_steps import COMING, OrdinarySteps
+from broadloom.agents.moves.session_reader import MOST_WAITING, KnownContents, seconds_until_pause
+from broadloom.mqtt.endpoint import Address, Login
+from broadloom.mqtt.relayed_packets import RelayedPublish
+from certificates import authority
 
 live = [
     pytest.mark.needs("mosquitto", "mosquitto_sub", "mosquitto_pub", "haproxy"),
@@ -105,22 +117,143 @@ def test_a_wrong_policy_file_is_refused_with_a_reason(tmp_path, text, message):
     assert message in str(refused.value)
 
 
+@given(
+    gap=st.floats(0.05, 4.0), offset=st.floats(0.0, 1.0), jitter=st.lists(st.floats(-0.1, 0.1), min_size=24)
+)
+def test_a_client_leaves_home_between_two_messages(gap, offset, jitter):
+    """A quarter of a gap, or a quarter of a second, away from both, if messages come regularly."""
+    times = [gap * (number + jitter[number % len(jitter)]) for number in range(40)]
+    now = times[20] + offset * gap
+    for _ in range(50):
+        wait = seconds_until_pause([at for at in times if at <= now], now)
+        if not wait:
+            break
+        now += wait
+    before = now - max(at for at in times if at <= now)
+    after = min(at for at in times if at > now) - now
+    assert before >= min(0.4 * gap, 0.49)
+    assert after >= min(0.03 * gap, 0.03)
+
+
+def test_a_client_leaves_home_at_any_moment_if_messages_come_too_fast():
+    times = [number / 1000 for number in range(100)]
+    assert seconds_until_pause(times, times[-1] + 0.0005) == pytest.approx(0.0095)
+    assert seconds_until_pause(times, times[-1] + 0.02) == 0
+
+
+def a_publish(text: str, topic: str = "t/1", repeated: bool = False) -> RelayedPublish:
+    return RelayedPublish(topic.encode(), text.encode(), 1, 1, False, b"", 0, repeated)
+
+
+def a_relayed_move(secret: str = "secret") -> RelayedMove:
+    nowhere = Address("127.0.0.1", 1)
+    plan = RelayPlan("0" * 16, "c", (("t/1", 1),), nowhere, nowhere, nowhere)
+    return RelayedMove(plan, Login(), 1.0, 0.2, secret)
+
+
+@pytest.mark.parametrize("home_first", [False, True])
+def test_what_reaches_home_behind_the_fence_is_not_left_out(home_first):
+    """The client gets it from the foreign session only, also if the agent is slow to notice the fence."""
+    move = a_relayed_move()
+    fence = RelayedPublish(move._fence.encode(), move._payload("home"), 1, 1, False, b"", 0)
+    forged = fence._replace(payload=b"home")
+    at_witness = a_publish("1"), forged, a_publish("2"), fence, a_publish("3")
+    at_home = forged, a_publish("2", repeated=True), fence, a_publish("3")
+    both = [(move._on_witnessed, at_witness), (move._on_waiting, at_home)]
+    for received, messages in reversed(both) if home_first else both:
+        for message in messages:
+            received(message)
+    assert [message.payload for message in move._waiting] == [b"2"]
+    assert not move.is_fence(a_publish("1"))
+    assert [move.is_wanted(a_publish(text)) for text in "123"] == [False, False, True]
+    assert asyncio.run(move.next_waiting()).payload == b"2"
+    assert asyncio.run(move.next_waiting()) is None
+    assert (move.counts.repeated, move.counts.left_out) == (1, 2)
+
+
+def test_an_agent_knows_the_fence_of_the_one_before_it():
+    """Messages behind it came with the rights of that agent, and are at the foreign broker."""
+    before, after = a_relayed_move(), a_relayed_move()
+    assert before._payload("home") == after._payload("home") != a_relayed_move("other")._payload("home")
+
+
+def test_nothing_is_left_out_once_the_client_gets_messages_of_the_foreign_session():
+    """An equal message could be another one."""
+    move = a_relayed_move()
+    fence = RelayedPublish(move._fence.encode(), move._payload("home"), 1, 1, False, b"", 0)
+    for message in (a_publish("1"), fence):
+        move._on_witnessed(message)
+    assert not move.is_fence(a_publish("1"))
+    move._on_waiting(fence)
+    assert move.is_wanted(a_publish("1"))
+
+
+def test_a_client_that_has_passed_the_relay_by_is_called_back():
+    """A router sends it to the foreign broker itself if the relay does not answer in time."""
+    move = Move("0" * 16, "c", "h", "f", MoveState.REPLICATED, 0.0, note=COMING)
+    registry = Registry()
+    registry.apply([Resident("c", "h", (("t/1", 1),), None, 0.0, (), 0.0, ORDINARY, True), move])
+    clients = Mock()
+    is_at = Mock(return_value=False)
+    steps = OrdinarySteps(
+        *(clients, registry, {}, {}, Mock(), lambda call: call, lambda *_: True, Mock(), is_at),
+        *(lambda: 0.0, vars(Timing())),
+    )
+    steps._left.add(move.id)
+    steps.advance(move, 60.0, 60.0)
+    assert not clients.call_back.called  # it is absent
+    is_at.return_value = True
+    steps.advance(move, 1.0, 1.0)
+    assert not clients.call_back.called  # it may be coming
+    steps.advance(move, 60.0, 60.0)
+    assert clients.call_back.call_args[0][0] == "c"
+    is_at.assert_called_with("c", "f")
+    clients.call_back.call_args[0][1](None)
+    assert not steps._busy
+    called = a_relayed_move()
+    for received in (called._on_witnessed, called._on_waiting):
+        received(a_publish("1"))
+        received(RelayedPublish(called._fence.encode(), called._payload("home"), 1, 1, False, b"", 0))
+    with pytest.raises(bl.UnreachableError):
+        asyncio.run(called.call_back())
+    assert called.is_wanted(a_publish("1"))  # the client can have received another one with this content
+
+
+def publish_lines(port: int, topic: str, count: int, first: int = 0) -> None:
+    """Publish numbered messages at QoS 1."""
+    command = ["mosquitto_pub", "-h", HOST, "-p", str(port), "-q", "1", "-t", topic, "-l"]
+    lines = "".join(f"m{number}\n" for number in range(first, first + count))
+    subprocess.run(command, input=lines, text=True, check=True)
+
+
 class TestLive:
     """On real brokers behind a real router."""
 
     pytestmark = live
 
+    @pytest.mark.needs("openssl")
     def test_online_clients_of_both_versions_move_under_load(self, tmp_path):
-        """And one that is absent gets what waited for it, when it comes back, at its new broker."""
-        with RoutedBrokers(tmp_path, ("a", "b")) as system:
-            clients = [Subscriber(tmp_path, f"c-{one}", system.port, one) for one in ("mqttv311", "5")]
-            absent = Subscriber(tmp_path, "c-absent", system.port)
+        """And one that is absent gets what waited for it, once, when it comes back, at its new broker.
+
+        More waits for it than the relay reads at once.
+
+        All connections have TLS: from clients to the router, on to brokers and to the relay, and from there.
+        """
+        certificates = authority(tmp_path / "tls")
+        with RoutedBrokers(tmp_path, ("a", "b"), certificates=certificates) as system:
+            tls = ("--cafile", str(certificates / "ca.crt"))
+            clients = [
+                Subscriber(tmp_path, f"c-{one}", system.port, one, options=tls) for one in ("mqttv311", "5")
+            ]
+            absent = Subscriber(tmp_path, "c-absent", system.port, topic="t/2", options=tls)
             config, operator = write_ordinary_config(tmp_path, system)
             for client in (*clients, absent):
                 client.start()
             with ordinary_agent(config):
                 assert wait_for(lambda: len(homes(operator)) == 3)
                 absent.stop()
+                many = 2 * MOST_WAITING + 500
+                publish_lines(system.lab.ports["a"], "t/2", many)
                 with Publisher(system.lab.ports["b"]) as load:
                     assert wait_for(lambda: load.sent > 20)
                     for client in (*clients, absent):
@@ -129,16 +262,21 @@ class TestLive:
                     for client in clients:
                         assert wait_for(lambda c=client: state_of(operator, c.name) == "redirected")
                     assert state_of(operator, "c-absent") == "replicated"
+                    publish_lines(system.lab.ports["b"], "t/2", 200, first=many)
                     absent.start()
                     assert wait_for(lambda: state_of(operator, "c-absent") == "redirected")
                     assert wait_for(lambda: system.connected("c-absent")[-1] == "b")
                     more = load.sent + 20
                     assert wait_for(lambda: load.sent > more)
-                for client in (*clients, absent):
+                    publish_lines(system.lab.ports["b"], "t/2", 1, first=many + 200)
+                assert wait_for(lambda: f"m{many + 200}" in absent.got())
+                assert absent.got() == Counter(f"m{number}" for number in range(many + 201))
+                for client in clients:
                     assert wait_for(lambda c=client: not load.missing(c.got())), client.name
                     # A message whose acknowledgement was under way when the client left can arrive twice.
                     assert sum(client.got().values()) - len(client.got()) <= 2
                     assert all(text.startswith("m") for text in client.got())
+                for client in (*clients, absent):
                     client.stop()
                 assert set(homes(operator).values()) == {"b"}
 
@@ -166,3 +304,27 @@ class TestLive:
                 assert wait_for(lambda: "b" in system.connected("c-clean"))
                 for client in (pump, shared, clean):
                     client.stop()
+
+    def test_a_stranger_with_the_name_of_a_client_changes_nothing(self, tmp_path):
+        """Without its password: neither before the client has come to the relay nor while it is there."""
+        with RoutedBrokers(tmp_path, ("a", "b"), {"c-1": "right"}) as system:
+            client = Subscriber(tmp_path, "c-1", system.port, options=("-u", "c-1", "-P", "right"))
+            config, operator = write_ordinary_config(tmp_path, system, ttl=2.0)
+            client.start()
+            with ordinary_agent(config), Publisher(system.lab.ports["a"]) as load:
+                assert wait_for(lambda: "c-1" in homes(operator))
+                operator.request_to_move("c-1", "b")
+                assert wait_for(lambda: state_of(operator, "c-1") == "connected")
+                with ThreadPoolExecutor() as pool:
+                    wrong = [pool.submit(system.publish, "c-1", login=("c-1", "wrong")) for _ in range(4)]
+                assert all(one.result() for one in wrong)
+                assert operator.health()["refused"]["relay, not authorized"] == 4 > MOST_REFUSALS
+                assert wait_for(lambda: state_of(operator, "c-1") == "redirected")
+                assert wait_for(lambda: system.connected("c-1")[-1] == "b")
+                assert (
+                    system.connected("c-1").count("b") <= 4
+                )  # by the agent twice, by the relay, and by itself
+                more = load.sent + 5
+                assert wait_for(lambda: load.sent > more)
+            assert wait_for(lambda: not load.missing(client.got()))
+            client.stop()

@@ -54,10 +54,11 @@ class OrdersFile:
         log = self._log_path(check)
         lines = (_read_bytes(log) or b"").split(b"\n")
         for line in lines[:-1]:
-            code, _, text = line.partition(b" ")
-            if code != _checksum(text):
-                raise _damage(log)
-            orders = orders.with_difference(json.loads(text))
+            if not _is_line(line):
+                raise damage(log)
+            orders = orders.with_difference(json.loads(line.partition(b" ")[2]))
+        if _is_line(lines[-1][:-1]):
+            raise damage(log)  # the line is complete but for its end
         if not lines[-1]:  # otherwise a crash has cut the last line, which nobody knows as stored
             self._log = log
         self._base_size = len(content)
@@ -147,6 +148,12 @@ class OrdersFile:
         return self._folder / f"orders-{check.decode('ascii', 'replace')[:16]}.log"
 
 
+def _is_line(line: bytes) -> bool:
+    """Whether a line of a log is as it was written."""
+    code, _, text = line.partition(b" ")
+    return code == _checksum(text)
+
+
 def _encoded(orders: AgentOrders) -> bytes:
     text = json.dumps(orders.to_json(), separators=(",", ":")).encode()
     return _checksum(text) + b"\n" + text
@@ -191,11 +198,12 @@ def _checked(content: bytes, path: Path) -> tuple[bytes, bytes]:
     """The checksum and the text of a file."""
     check, _, text = content.partition(b"\n")
     if check != _checksum(text):
-        raise _damage(path)
+        raise damage(path)
     return check, text
 
 
-def _damage(path: Path) -> InputError:
+def damage(path: Path) -> InputError:
+    """The error that refuses a damaged file of an agent."""
     return InputError(
         f"{path} is damaged; restore it from a copy, or remove it and start the agent with --take-over"
     )

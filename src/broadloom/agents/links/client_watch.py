@@ -71,14 +71,29 @@ class ClientWatch:
         """The session of a client: the connected one if it has several; None: no broker shows it."""
         return ask_loop(self._loop, lambda: self._found(client), None)
 
+    def is_connected(self, client: str, broker: str) -> bool:
+        """Whether a broker shows that a client is connected to it."""
+
+        def answer() -> bool:
+            session = self._watches[broker].followed.sessions.get(client)
+            return session is not None and session.connected
+
+        return ask_loop(self._loop, answer, False)
+
     def problems(self) -> list[str]:
         """What cannot be seen, and why."""
         return list(self._problems)
 
     def _seen(self) -> list[SeenClient]:
         names = {name for watch in self._watches.values() for name in watch.followed.sessions}
+        names -= {name for name in names if self._is_bridge(name)}
         found = [self._found(name) for name in sorted(names) if not name.startswith(OWN_CLIENTS)]
         return [one for one in found if one is not None]
+
+    def _is_bridge(self, client: str) -> bool:
+        """Whether a client is an end of a bridge between brokers, which does not move."""
+        name = client.removeprefix("local.")  # as mosquitto names the end at its own broker
+        return any(name in watch.followed.bridges for watch in self._watches.values())
 
     def _found(self, client: str) -> SeenClient | None:
         sessions = {
@@ -86,7 +101,7 @@ class ClientWatch:
             for broker, watch in self._watches.items()
             if client in watch.followed.sessions
         }
-        if not sessions:
+        if not sessions or self._is_bridge(client):
             return None
         broker = max(sessions, key=lambda name: _rank(sessions[name]))
         session = sessions[broker]

@@ -30,6 +30,7 @@ ENDS, STAYS, UNKNOWN = "ends", "stays", "unknown"
 _DATE = r"\d{4}-\d\d-\d\d[T ][\d:.+-]+Z?"
 _STAMP = re.compile(rf"(?:\d{{9,}}|{_DATE}): ")
 _SUBSCRIBE = re.compile(r" [012] (?=.)")
+MOST_BRIDGES = 1_000
 _CONNECT = re.compile(
     r"New (?:client|bridge) connected from \S+ as (.+) \(p(\d+), c([01]), k\d+(?:, u'.*')?\)\."
 )
@@ -114,6 +115,7 @@ class FollowedSessions:
         refused: sessions and filters beyond the most that are followed.
         cut: subscriptions whose line is cut off, so that their filter is unknown.
         events: the number of connections, subscriptions and their ends so far.
+        bridges: the client ids of bridges that have connected from other brokers.
 
     Examples:
         >>> followed = FollowedSessions()
@@ -127,6 +129,7 @@ class FollowedSessions:
     """
 
     def __init__(self) -> None:
+        self.bridges: set[str] = set()
         self.sessions: dict[str, FollowedSession] = {}
         self.wanted: Counter[str] = Counter()
         self.refused = 0
@@ -195,6 +198,8 @@ class FollowedSessions:
     def read_notice(self, event: str) -> bool:
         """Follow a line about a connection, a session or the broker, without the time; False: another one."""
         if match := _CONNECT.fullmatch(event):
+            if event.startswith("New bridge ") and len(self.bridges) < MOST_BRIDGES:
+                self.bridges.add(match[1])
             self.connected(match[1], int(match[2]), match[3] == "1")
         elif event.startswith("Client "):
             client = self._gone(event.removeprefix("Client "))

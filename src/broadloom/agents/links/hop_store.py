@@ -9,6 +9,10 @@ all messages received, and a CRC-32 of its topic and payload. Acknowledgements a
 that is not acknowledged yet was followed by fewer messages than the receive window. Brokers count packet ids
 up to 65,535 before they use one again. Hence: same packet id, DUP, same CRC, and fewer than 32,768 messages
 since means the same message; no message ids are needed.
+
+The numbers on which messages depend have a check value, and a file that is damaged there is refused: a hop
+that began anew would delete its sessions, with the messages in them. A flipped bit in a slot can at worst
+double one message in flight.
 """
 
 from __future__ import annotations
@@ -17,13 +21,15 @@ import mmap
 import os
 from pathlib import Path
 
+from broadloom.agents.links.agent_files import damage
 from broadloom.errors import error_from_os
 from broadloom.mqtt.packets import LAST_ID
 from broadloom.storage import BINARY
 
-_MAGIC = 0x31706F486D6F6F6C  # "loomHop1"
+_MAGIC = 0x32706F486D6F6F6C  # "loomHop2"
 # Positions of the header's numbers, of 8 bytes each.
-_FORMAT, _VERSION, _RECEIVED, _BEGUN, _RUN, _RUN_LENGTH, _RUN_IDS = 0, 1, 2, 3, 4, 5, 6
+_FORMAT, _VERSION, _VERSION_CHECK, _RECEIVED, _BEGUN, _RUN, _RUN_LENGTH, _RUN_IDS = range(8)
+_CHECK = 0xA5C3_96F0_5A3C_690F  # a number and its check value differ by these bits
 _MOST_RUN_IDS = 10
 _HEADER = _RUN_IDS + _MOST_RUN_IDS
 _BYTES = 8 * (_HEADER + LAST_ID + 1)
@@ -32,6 +38,7 @@ _NUMBERS = 1 << _NUMBER_BITS  # receive numbers are kept modulo this
 _DROPPED = 1 << 63
 _LATEST = 32_768  # messages: half the packet ids, and more than any receive window in use
 NEAR, FAR = 1, 2  # ends of a hop
+_BEGUN_VALUES = (_CHECK, _CHECK ^ 0xFF, _CHECK ^ 0xFF00, _CHECK ^ 0xFFFF)  # of no end, NEAR, FAR, both
 
 
 class HopStore:
@@ -44,6 +51,7 @@ class HopStore:
         is_new: whether there was no file.
 
     Raises:
+        InputError: the file is damaged.
         StorageError: the file cannot be created; the disk is full, for example.
     """
 
@@ -51,10 +59,26 @@ class HopStore:
         self._path = path
         self._map = mmap.mmap(-1, _BYTES) if path is None else _mapped(path)
         self._words = memoryview(self._map).cast("Q")
-        self.is_new = self._words[_FORMAT] != _MAGIC
+        self.is_new = not any(self._words[:_HEADER])
         if self.is_new:
-            self._map[:] = bytes(_BYTES)
+            self.version = 0
+            self._begin_with(0)
             self._words[_FORMAT] = _MAGIC
+        elif path is not None and self._is_damaged():
+            self.close()
+            raise damage(path)
+
+    def _is_damaged(self) -> bool:
+        words = self._words
+        return (
+            words[_FORMAT] != _MAGIC
+            or words[_VERSION] ^ words[_VERSION_CHECK] != _CHECK
+            or words[_BEGUN] not in _BEGUN_VALUES
+            or words[_RUN_LENGTH] > _MOST_RUN_IDS
+        )
+
+    def _begin_with(self, ends: int) -> None:
+        self._words[_BEGUN] = _BEGUN_VALUES[ends]
 
     @property
     def version(self) -> int:
@@ -64,16 +88,17 @@ class HopStore:
     @version.setter
     def version(self, version: int) -> None:
         self._words[_VERSION] = version
+        self._words[_VERSION_CHECK] = version ^ _CHECK
         if self._path is not None:  # the marker of the version is acknowledged next, and not repeated
             self._map.flush(0, mmap.PAGESIZE)
 
     def has_begun(self, end: int) -> bool:
         """Whether the session at an end (NEAR, FAR) is this hop's, and not one that an earlier hop left."""
-        return bool(self._words[_BEGUN] & end)
+        return bool(_BEGUN_VALUES.index(self._words[_BEGUN]) & end)
 
     def begin(self, end: int) -> None:
         """The session at an end is this hop's."""
-        self._words[_BEGUN] |= end
+        self._begin_with(_BEGUN_VALUES.index(self._words[_BEGUN]) | end)
 
     @property
     def received(self) -> int:

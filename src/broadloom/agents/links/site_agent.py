@@ -587,6 +587,7 @@ class _Control(SessionHandler):
         self._present: dict[str, Any] | None = None
         self._answers: set[str] = set()
         self._serves = False
+        self._retains = True  # whether the broker keeps retained messages
         self._connection = 0  # the number of the present connection, or of the next one
         self._accepted = 0  # the last one that the broker has accepted
         self.session: ClientSession
@@ -609,7 +610,7 @@ class _Control(SessionHandler):
         if self.session.up.is_set() and self._is_mine():
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(1.0):
-                    await self.publish(PRESENCE, self._presence("offline"), retain=True)
+                    await self.publish(PRESENCE, self._presence("offline"), retain=self._retains)
         await self.session.stop()
 
     async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
@@ -658,7 +659,7 @@ class _Control(SessionHandler):
                     f"another agent ({found.get('where')}) has served broker {self._agent.broker!r} since "
                     f"the state in {self._agent._folder} was written; use that agent's state, or --take-over"
                 )
-        await self.publish(PRESENCE, self._presence("online"), retain=True)
+        await self.publish(PRESENCE, self._presence("online"), retain=self._retains)
         self._accepted = self._connection
         self._serves = True
         self._present = None
@@ -694,8 +695,8 @@ class _Control(SessionHandler):
 
     async def opened(self, session: ClientSession, connack: Connack) -> None:
         """Read the presence of other agents; after a lost connection, say again that this one serves."""
-        retains = connack.properties.get(RETAIN_AVAILABLE, 1) != 0
-        if not retains:
+        self._retains = connack.properties.get(RETAIN_AVAILABLE, 1) != 0
+        if not self._retains:
             self._agent.problem(
                 f"broker {session.broker!r} retains no messages, so a second agent is noticed only when it "
                 "takes over a session"
@@ -707,10 +708,10 @@ class _Control(SessionHandler):
             if await self._is_taken_over():
                 self._agent._taken_over(session.broker, session.client)
                 return
-            if retains and not self._has_ended_orderly():
+            if self._retains and not self._has_ended_orderly():
                 self._agent._broker_crashed()
             self._accepted = self._connection
-            session.publish(PRESENCE, self._presence("online"), retain=True)
+            session.publish(PRESENCE, self._presence("online"), retain=self._retains)
         self._agent._progressed()
 
     def _has_ended_orderly(self) -> bool:

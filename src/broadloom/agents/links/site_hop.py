@@ -41,6 +41,7 @@ MOST_REFUSED = 1000  # filters that are reported
 MOST_RETAINED_BYTES = 4 << 20  # of retained messages that wait in memory
 MOST_NOTED = 1000  # superfluous lines in the file of filters
 FENCE = f"{INTERNAL_PREFIX}fence"
+LARGEST_ANSWER = 1 << 20  # bytes of a packet of a far broker, which sends acknowledgements only
 
 
 @dataclass
@@ -104,7 +105,7 @@ class SiteHop(SessionHandler):
         is_left = {end: not (adopts or self.store.has_begun(end)) for end in (NEAR, FAR)}
         self._forgotten: set[str] = set()  # brokers that have deleted the session
         self._near = ClientSession(hop[0], name, near, self, fresh=is_left[NEAR])
-        self._far = ClientSession(hop[1], name, far, self, fresh=is_left[FAR])
+        self._far = ClientSession(hop[1], name, far, self, fresh=is_left[FAR], largest=LARGEST_ANSWER)
         counts: Counter[str] = Counter()
         self.policy = RoutePolicy(
             hop, self.store, context.key, context.stamps, counts, context.progressed, context.guard
@@ -477,7 +478,7 @@ class RetainedSender(SessionHandler):
     ) -> None:
         client = hop_client(hop).replace("broadloom-", "broadloom-retained-", 1)
         self._near = ClientSession(hop[0], client, near, self, kept=False)
-        self._far = ClientSession(hop[1], client, far, self, kept=False)
+        self._far = ClientSession(hop[1], client, far, self, kept=False, largest=LARGEST_ANSWER)
         self._stamp_of = stamp_of
         self._topics: set[str] = set()  # that the second broker has, or gets now
         self._limits = FarLimits()

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -43,7 +43,6 @@ from broadloom.agents.moves.move_registry import (
     Abandoned,
     Change,
     Drained,
-    Floor,
     Forgotten,
     Move,
     MoveJournal,
@@ -63,7 +62,7 @@ from broadloom.mqtt.paho import SESSION_SECONDS
 log = logging.getLogger("broadloom.agents.moves")
 
 TICK = 0.02
-ROOM_SECONDS = 1.0  # between attempts to write to a full disk
+ROOM_SECONDS = 1.0  # between attempts while the disk is full
 MOST_WAITING = 64 << 20  # bytes of control messages in the inbox
 MOST_WAITING_OF_ONE = 1 << 20  # of one client and call
 MOST_LATER = 10_000  # repetitions whose times are remembered
@@ -117,6 +116,16 @@ class Timing:
             )
 
 
+@dataclass(frozen=True)
+class _Question:
+    """Work of the agent's thread for a caller that waits for its result, and learns why it fails."""
+
+    work: Callable[[], None]
+
+    def __call__(self) -> None:
+        self.work()
+
+
 class MoveAgent:
     """Moves clients between brokers, with their consent, so that none loses a message.
 
@@ -163,6 +172,9 @@ class MoveAgent:
         self._warnings = RateLimitedLog(log)
         self._claims = LinkClaims(self._links)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._deferred: deque[Callable[[], None]] = (
+            deque()
+        )  # work that waits until the journal can be written
         self._waiting: Counter[str] = Counter()  # bytes of control messages in the inbox, by topic
         self._waiting_bytes = 0
         self._waiting_lock = threading.Lock()
@@ -189,6 +201,7 @@ class MoveAgent:
                 self._in_own_thread,
                 self._is_due,
                 self._unlinked_end,
+                self._is_at,
                 self.now,
                 vars(self.timing),
             )
@@ -205,35 +218,44 @@ class MoveAgent:
         return now - max(since, self._started)
 
     def run(self) -> None:
-        """Work until `stop`; while the journal cannot be written, nothing moves."""
+        """Work until `stop`; while the journal cannot be written, only questions are answered."""
         stepped = 0.0
         while not self._stopping.is_set():
             work: Callable[[], None] | None = None
             with suppress(queue.Empty):
                 work = self._inbox.get(timeout=TICK)
+            if self.problem and work is not None and not isinstance(work, _Question):
+                self._deferred.append(work)
+                work = None
+            is_due = time.monotonic() - stepped > (ROOM_SECONDS if self.problem else TICK)
             try:
                 if work is not None:
                     work()
-                if time.monotonic() - stepped > TICK:
-                    self.step(self.now())
+                    work = None
+                if is_due:
                     stepped = time.monotonic()
+                    self.step(self.now())
+                    self._catch_up()
             except StorageError as error:
-                self._wait_for_room(error, work)
+                if work is not None:
+                    self._deferred.append(work)  # nothing was changed yet
+                self._stop_moving(error)
 
-    def _wait_for_room(self, error: StorageError, work: Callable[[], None] | None) -> None:
-        """The journal cannot be written: say so once, and try again until it can."""
-        self.problem = f"nothing moves until the journal can be written: {error}"
-        log.error("%s", self.problem)
-        if work is not None:
-            self._inbox.put(work)  # nothing was changed yet
-        while not self._stopping.wait(ROOM_SECONDS):
-            try:
-                self._journal.append([Floor(self.registry.floor)])
-            except StorageError:
-                continue
-            self.problem = ""
-            log.warning("the journal can be written again; clients are moved")
+    def _stop_moving(self, error: StorageError) -> None:
+        """The journal cannot be written: say so once."""
+        if not self.problem:
+            self.problem = f"nothing moves until the journal can be written: {error}"
+            log.error("%s", self.problem)
+
+    def _catch_up(self) -> None:
+        """Do what could not be journaled, in its order, if that is possible now."""
+        if not self.problem:
             return
+        while self._deferred:
+            self._deferred[0]()
+            self._deferred.popleft()
+        self.problem = ""
+        log.warning("the journal can be written again; clients are moved")
 
     def receive(self, broker: str, topic: str, payload: bytes) -> bool:
         """Process a control message of a client; false if it is refused."""
@@ -532,6 +554,10 @@ class MoveAgent:
         needs = self.registry.residents[move.client].needs
         return next((one for one in (move.foreign, move.home) if not self._are_carried(one, needs)), None)
 
+    def _is_at(self, client: str, broker: str) -> bool:
+        """Whether a broker shows that an ordinary client is connected to it."""
+        return self._sight is not None and self._sight.is_connected(client, broker)
+
     def _are_carried(self, broker: str, needs: Collection[str]) -> bool:
         """Whether links carry all filters; false if that fails, which must not stop the agent."""
         try:
@@ -606,12 +632,12 @@ class MoveAgent:
             return
 
         def work() -> None:
+            self.receive(broker, topic, payload)  # if it cannot be journaled, it is repeated
             with self._waiting_lock:
                 self._waiting[topic] -= len(payload)
                 self._waiting_bytes -= len(payload)
                 if self._waiting[topic] <= 0:
                     del self._waiting[topic]
-            self.receive(broker, topic, payload)
             done()
 
         self._inbox.put(work)
@@ -649,7 +675,7 @@ class MoveAgent:
             except BaseException as error:
                 answer.set_exception(error)
 
-        self._inbox.put(work)
+        self._inbox.put(_Question(work))
         return answer.result(seconds)
 
     def stop(self) -> None:

@@ -268,7 +268,7 @@ class AgentConfig:
         timing = self.timing
         tls = self.router.tls
         return OrdinaryMover(
-            self.policy, router, self.login, self.router.relay, tls, timing.ttl, timing.settle
+            self.policy, router, self.login, self.router.relay, tls, timing.ttl, timing.settle, self.token
         )
 
 

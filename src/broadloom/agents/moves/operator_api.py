@@ -169,6 +169,10 @@ class OperatorApi:
             log.exception("a request failed")
             return 500, {"error": "the agent failed; its log says why"}
 
+    def count_dropped(self) -> None:
+        """Count a connection that was closed because there are too many."""
+        self._agent.refused["connections:"] += 1
+
     def problem(self) -> str:
         """Why nothing moves at the moment; empty: nothing is wrong."""
         return self._agent.problem
@@ -305,6 +309,7 @@ class HttpServer:
             "the agent",
             "give another port",
             drop_idle=True,
+            dropped=api.count_dropped,
         )
         self.server_port = self._server.port
         self._workers = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="broadloom-api")

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.agents.moves.broker_sessions import Then, forget
 from broadloom.agents.moves.client_policy import MovePolicy
-from broadloom.agents.moves.client_relay import ClientRelay, RelayCounts, RelayedMove, RelayPlan
+from broadloom.agents.moves.client_relay import ClientRelay, RelayedMove, RelayPlan
 from broadloom.agents.moves.client_router import HaproxyRouter
 from broadloom.deployment.targets.haproxy_router import moving_to, served_by
 from broadloom.errors import BroadloomError, InputError, UnreachableError
@@ -79,6 +79,9 @@ class ClientSight(Protocol):
     def find(self, client: str) -> SeenClient | None:
         """The session of a client: the connected one if it has several; None: no broker shows it."""
 
+    def is_connected(self, client: str, broker: str) -> bool:
+        """Whether a broker shows that a client is connected to it."""
+
     def problems(self) -> list[str]:
         """What cannot be seen, and why."""
 
@@ -98,6 +101,9 @@ class RelayedClients(Protocol):
         self, plan: RelayPlan, foreign: str, report: Callable[[str, str], None], then: Then
     ) -> None:
         """Send the client to the foreign broker, by the map, and disconnect it from home."""
+
+    def call_back(self, client: str, then: Then) -> None:
+        """Disconnect a client that has passed the relay by, so that it comes to it."""
 
     def hand_over(self, plan: RelayPlan, home: str, foreign: str, then: Then) -> None:
         """Send a client that keeps no session to the foreign broker."""
@@ -120,6 +126,7 @@ class OrdinaryMover:
         tls: certificate file and key file of the relay; None: plain text, for routers on this machine.
         ttl: seconds for which home brokers continue to queue messages.
         settle: the most seconds that a message takes between brokers.
+        secret: a secret of the agent, by which it knows its own messages.
 
     Raises:
         InputError: a file cannot be used for TLS.
@@ -134,7 +141,9 @@ class OrdinaryMover:
         tls: tuple[str, str] | None,
         ttl: float,
         settle: float,
+        secret: str,
     ) -> None:
+        self._secret = secret
         self.policy = policy
         self._router = router
         self._login = login
@@ -200,6 +209,16 @@ class OrdinaryMover:
         """Send the client to the foreign broker, by the map, and disconnect it from home."""
         self._submit(then, lambda: self._take_over(plan, foreign, report))
 
+    def call_back(self, client: str, then: Then) -> None:
+        """Disconnect a client that has passed the relay by, so that it comes to it."""
+
+        async def work() -> None:
+            move = self._relay.moves.get(client)
+            if move is not None:
+                await move.call_back()
+
+        self._submit(then, work)
+
     def hand_over(self, plan: RelayPlan, home: str, foreign: str, then: Then) -> None:
         """Send a client that keeps no session to the foreign broker."""
 
@@ -239,14 +258,14 @@ class OrdinaryMover:
         known = self._relay.moves.get(plan.client)
         if known is not None:
             known.close()
-        move = RelayedMove(plan, self._login, self._ttl, self._settle)
+        move = RelayedMove(plan, self._login, self._ttl, self._settle, self._secret)
         self._relay.moves[plan.client] = move
         await move.prepare()
 
     async def _take_over(self, plan: RelayPlan, foreign: str, report: Report) -> None:
         move = self._relay.moves.get(plan.client)
         if move is None or move.plan.move != plan.move:
-            move = RelayedMove(plan, self._login, self._ttl, self._settle)
+            move = RelayedMove(plan, self._login, self._ttl, self._settle, self._secret)
             self._relay.moves[plan.client] = move
         move.report = report
         await asyncio.to_thread(self._router.send, {plan.client: moving_to(foreign)})
@@ -263,8 +282,7 @@ class OrdinaryMover:
         move = self._relay.moves.pop(client, None)
         if move is not None:
             move.close()
-            counts: RelayCounts = move.counts
-            self.done.update({"from_home": counts.from_home, "left_out": counts.left_out})
+            self.done.update(asdict(move.counts))
 
     # The thread.
 

@@ -32,6 +32,7 @@ log = logging.getLogger("broadloom.agents.moves")
 
 LEAVING = "the client has been ordered to move"
 COMING = "waiting for the client to connect"
+BYPASS_SECONDS = 5.0  # after which a client that is at the foreign broker has passed the relay by
 BUSY_STATES = (MoveState.ACCEPTED, MoveState.REPLICATED, MoveState.CONNECTED)
 
 
@@ -47,6 +48,7 @@ class OrdinarySteps:
         in_own_thread: makes a function that has the agent's thread call another one.
         is_due: whether a step can be made or repeated now.
         unlinked: the broker of a move to which links do not carry the client's filters yet.
+        is_at: whether a client is connected to a broker.
         clock: seconds since 1970.
         limits: the seconds of `settle`, `move` and `abandon`.
     """
@@ -61,6 +63,7 @@ class OrdinarySteps:
         in_own_thread: Callable[[Callable[..., None]], Callable[..., None]],
         is_due: Callable[[Any, float], bool],
         unlinked: Callable[[Move], str | None],
+        is_at: Callable[[str, str], bool],
         clock: Callable[[], float],
         limits: Mapping[str, float],
     ) -> None:
@@ -72,6 +75,7 @@ class OrdinarySteps:
         self._in_own_thread = in_own_thread
         self._is_due = is_due
         self._unlinked = unlinked
+        self._is_at = is_at
         self._clock = clock
         self._limits = limits
         self._busy: set[str] = set()  # moves with a step under way
@@ -158,6 +162,21 @@ class OrdinarySteps:
             self._hand_over(move, resident, now)
         elif move.id not in self._left and self._is_due((move.id, move.state), now):
             self._take_over(move, resident)
+        elif move.note == COMING and waited > BYPASS_SECONDS and self._is_due((move.id, COMING), now):
+            self._call_back(move)
+
+    def _call_back(self, move: Move) -> None:
+        """Call a client back that the router has sent past the relay, which did not answer it in time."""
+        if not self._is_at(move.client, move.foreign):
+            return
+
+        def then(error: str | None) -> None:
+            self._busy.discard(move.id)
+            if error:
+                log.info("move %s: the client has not come to the relay yet: %s", move.id, error)
+
+        self._busy.add(move.id)
+        self._clients.call_back(move.client, self._in_own_thread(then))
 
     def _take_over(self, move: Move, resident: Resident) -> None:
         plan = replace(self._plan(move, resident), is_recovery=move.id not in self._prepared)

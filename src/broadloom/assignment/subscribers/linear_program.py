@@ -161,7 +161,11 @@ def _distinct_finite(lo: Corners, hi: Corners) -> tuple[NDArray[np.float64], NDA
 
 
 def relax(
-    sample: ProgramSample, boxes: tuple[Corners, Corners], tolerance: float, iterations: int
+    sample: ProgramSample,
+    boxes: tuple[Corners, Corners],
+    tolerance: float,
+    iterations: int,
+    literal: bool = False,
 ) -> FractionalFilters:
     """The fractional solution over candidate boxes, which are shrunk for each broker to its subscribers.
 
@@ -170,26 +174,79 @@ def relax(
         boxes: candidate rectangles.
         tolerance: the relative accuracy of the solver.
         iterations: its most iterations.
+        literal: do not shrink them: all brokers have the same candidates, as printed.
     """
     n = len(sample.limit)
-    columns = [_columns_of(sample, boxes, b) for b in range(n)]
+    columns = [_columns_of(sample, boxes, b, literal) for b in range(n)]
     lo, hi, volume = (np.concatenate([column[i] for column in columns]) for i in range(3))
     broker = np.repeat(np.arange(n), [len(column[0]) for column in columns])
-    inside = _incidence(sample.lo, sample.hi, sample.may_serve, lo, hi, broker)
+    needed = _without_implied(sample)
+    inside = _incidence(needed.lo, needed.hi, needed.may_serve, lo, hi, broker)
     scale = float(volume.mean()) if volume.mean() > 0 else 1.0
-    program = AssignmentProgram(sample, volume / scale, broker, inside)
+    program = AssignmentProgram(needed, volume / scale, broker, inside)
     share, solved = program.solve(tolerance, iterations)
     return FractionalFilters(lo, hi, broker, share, float(share @ volume), solved)
 
 
 def _columns_of(
-    sample: ProgramSample, boxes: tuple[Corners, Corners], b: int
+    sample: ProgramSample, boxes: tuple[Corners, Corners], b: int, literal: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """The distinct candidate boxes of one broker, shrunk to its subscribers, and their measures."""
+    """The distinct candidate boxes of one broker, shrunk to its subscribers, and their measures.
+
+    Two boxes that shrink to the same one contain the same subscribers of the broker. So if boxes are not to
+    be shrunk, the one of least measure stands for all of them, and the optimum is that over all boxes.
+    """
     served = sample.may_serve[:, b]
-    lo, hi = _distinct_finite(*shrunk(*boxes, sample.lo[served], sample.hi[served]))
-    measures = [measure_of(sample.density, low, high) for low, high in zip(lo, hi, strict=True)]
-    return lo, hi, np.array(measures)
+    small = shrunk(*boxes, sample.lo[served], sample.hi[served])
+    if not literal:
+        lo, hi = _distinct_finite(*small)
+        measures = [measure_of(sample.density, low, high) for low, high in zip(lo, hi, strict=True)]
+        return lo, hi, np.array(measures)
+    measure = np.array([measure_of(sample.density, low, high) for low, high in zip(*boxes, strict=True)])
+    order = np.argsort(measure, kind="stable")
+    both = np.hstack(small)[order]
+    kept = order[np.isfinite(both).all(axis=1)]
+    _, first = np.unique(both[np.isfinite(both).all(axis=1)], axis=0, return_index=True)
+    chosen = kept[first]
+    return boxes[0][chosen], boxes[1][chosen], measure[chosen]
+
+
+def _without_implied(sample: ProgramSample) -> ProgramSample:
+    """The sample without subscribers that do not count for loads and are covered whenever another one is."""
+    served = np.packbits(sample.may_serve, axis=1)
+    words = np.pad(served, ((0, 0), (0, -served.shape[1] % 8))).view(np.uint64)
+    needed = ~_implied(sample.lo, sample.hi, words, sample.counts)
+    return sample._replace(
+        lo=sample.lo[needed],
+        hi=sample.hi[needed],
+        may_serve=sample.may_serve[needed],
+        counts=sample.counts[needed],
+    )
+
+
+@kernel
+def _implied(
+    lo: Corners, hi: Corners, served: NDArray[np.uint64], counts: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Whether another subscriber, not implied itself, has a rectangle around this one, and no more brokers.
+
+    Each box around the other one, of a broker that can serve it, then covers this one, too.
+    """
+    result = np.zeros(len(lo), np.bool_)
+    for j in range(len(lo)):
+        low, high = lo[j], hi[j]
+        for other in range(len(lo)):
+            if counts[j]:
+                break
+            if other == j or result[other] or not is_inside(low, high, lo, hi, other):
+                continue
+            fewer = True
+            for word in range(served.shape[1]):
+                fewer &= served[other, word] & ~served[j, word] == 0
+            if fewer:
+                result[j] = True
+                break
+    return result
 
 
 @kernel(cost=15)
@@ -225,7 +282,7 @@ class AssignmentProgram:
     Variables: y, a share per box; then x, a share per counted subscriber and broker that can serve it. Rows,
     by the paper's numbers: C1, the boxes of a broker; C2, the shares of a counted subscriber; C3, the load of
     a broker; C4, a share is at most that of the boxes around it. Subscribers that do not count for loads need
-    no x: the shares of the boxes around them must add up to 1.
+    no x: the shares of the boxes around them must add up to 1. `relax` leaves out those that others imply.
     """
 
     def __init__(

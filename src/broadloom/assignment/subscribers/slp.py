@@ -62,7 +62,8 @@ from broadloom.progress import stage
 THETA = np.concatenate(([0.0], np.geomspace(1e-4, 1.0, 30)))
 # Draws of a load sample before its limits are raised.
 MAX_DRAWS = 20
-# The paper's sizes: `g` at the start, and the subscribers per broker that are sampled for loads.
+# `g` at the start, and the subscribers per broker that are sampled for loads: by default, and in the paper.
+SIZE, LOADS = 64, 20
 LITERAL_SIZE, LITERAL_LOADS = 4, 10
 # The most linear programs before the best filters so far are taken: by default, and if literal.
 MAX_PROGRAMS, MAX_LITERAL_PROGRAMS = 1, 100
@@ -75,13 +76,19 @@ class SlpOptions:
     """Options of slp1 and slp.
 
     Attributes:
-        literal: run as printed: `g` from 4, samples of `10 |B|` for loads, linear programs until the filters
-            cover all subscribers, and a max-flow that ignores bandwidth. Its result is seldom feasible.
+        literal: run as printed: `g` from 4, samples of `10 |B|` for loads, the same candidate rectangles for
+            all brokers, linear programs until the filters cover all subscribers, and a max-flow that ignores
+            bandwidth. Its result is seldom feasible.
         passes: the most linear programs before the best filters so far are taken; None: 1, and 100 if
             literal. The paper has no limit.
         eps: how much filters are expanded before a sample counts as a certificate; the paper does not say.
-        size: the paper's `g` at the start, from which samples of `10 g ln g` are drawn.
-        load_sample: the number of subscribers per broker that are sampled for loads.
+        size: the paper's `g` at the start, from which samples of `10 g ln g` are drawn; None: 64, and 4 if
+            literal. A literal run that starts higher skips stages that find no certificate.
+        load_sample: the number of subscribers per broker that are sampled for loads; None: 20, and 10 if
+            literal.
+        clusters: the number of super-subscriptions per broker, from which candidate rectangles are made.
+        threshold: an inner broker is open to a subscriber if at least this share of the leaves below is in
+            time; if there is no such broker, those with the largest share are.
         tolerance: the relative accuracy of the linear program; its value is no better than that.
         iterations: the most iterations of its solver.
     """
@@ -89,23 +96,41 @@ class SlpOptions:
     literal: bool = False
     passes: int | None = None
     eps: float = 0.2
-    size: int = 64
-    load_sample: int = 20
+    size: int | None = None
+    load_sample: int | None = None
+    clusters: int = 5
+    threshold: float = 0.0
     tolerance: float = 1e-3
     iterations: int = 20_000
 
     def __post_init__(self) -> None:
         check_flag(self.literal, "option literal")
-        for name, minimum in (("passes", 1), ("size", 2), ("load_sample", 1), ("iterations", 1)):
-            if getattr(self, name) is not None or name != "passes":
+        for name, minimum in (
+            ("passes", 1),
+            ("size", 2),
+            ("load_sample", 1),
+            ("clusters", 1),
+            ("iterations", 1),
+        ):
+            if getattr(self, name) is not None:
                 check_count(getattr(self, name), f"option {name}", minimum)
-        for name, floor in (("eps", 0.0), ("tolerance", 1e-12)):
+        for name, floor in (("eps", 0.0), ("threshold", 0.0), ("tolerance", 1e-12)):
             check_number(getattr(self, name), f"option {name}", floor)
 
     @property
     def max_programs(self) -> int:
         """The most linear programs."""
         return self.passes or (MAX_LITERAL_PROGRAMS if self.literal else MAX_PROGRAMS)
+
+    @property
+    def first_size(self) -> int:
+        """The paper's `g` at the start."""
+        return self.size or (LITERAL_SIZE if self.literal else SIZE)
+
+    @property
+    def loads_per_broker(self) -> int:
+        """The number of subscribers per broker that are sampled for loads."""
+        return self.load_sample or (LITERAL_LOADS if self.literal else LOADS)
 
 
 def slp1(problem: AssignmentProblem, options: SlpOptions, seed: int) -> AssignmentResult:
@@ -310,7 +335,9 @@ def _top_down(
     all_sampled: list[SampledFilters] = []
     for parent in (-1, *map(int, problem.top_down[~problem.is_leaf[problem.top_down]])):
         children, subscribers = np.flatnonzero(problem.broker_parent == parent), below.pop(parent)
-        part, part_candidates, part_limit = _among_children(problem, candidates, limit, subscribers, children)
+        part, part_candidates, part_limit = _among_children(
+            problem, candidates, limit, subscribers, children, options.threshold
+        )
         child_of = np.zeros(len(subscribers), np.int64)
         if len(subscribers) and len(children) > 1:
             sampled = filter_assign(_level(part, part_candidates, part_limit), options, rng)
@@ -345,7 +372,9 @@ def _divide_as_printed(
     unplaced = 0
     for parent in (-1, *map(int, problem.top_down[~problem.is_leaf[problem.top_down]])):
         children, subscribers = np.flatnonzero(problem.broker_parent == parent), below.pop(parent)
-        part, part_candidates, part_limit = _among_children(problem, candidates, limit, subscribers, children)
+        part, part_candidates, part_limit = _among_children(
+            problem, candidates, limit, subscribers, children, options.threshold
+        )
         child_of = np.zeros(len(subscribers), np.int64)
         if len(subscribers) and len(children) > 1:
             sampled = filter_assign(_level(part, part_candidates, part_limit), options, rng)
@@ -371,12 +400,14 @@ def _among_children(
     limit: NDArray[np.int64],
     subscribers: NDArray[np.int64],
     children: NDArray[np.int64],
+    threshold: float,
 ) -> tuple[AssignmentProblem, CandidateBrokers, NDArray[np.int64]]:
     """The problem of dividing some subscribers among sibling brokers.
 
-    A child is open to a subscriber if a leaf below it is: the best latency that its subtree offers. Its
-    capacity is that of its leaves together. The subscribers were divided at the level above without regard to
-    this capacity; where it is too small for them, it is raised as far as needed.
+    A child is open to a subscriber if a leaf below it is: the best latency that its subtree offers; with a
+    threshold, if at least that share of its leaves is, or no other child has a larger share. Its capacity is
+    that of its leaves together. The subscribers were divided at the level above without regard to this
+    capacity; where it is too small for them, it is raised as far as needed.
     """
     above = np.full(problem.broker_count, -1)
     above[children] = np.arange(len(children))
@@ -393,9 +424,12 @@ def _among_children(
         max_latency=None,
     )
     group = np.repeat(np.arange(len(candidates.size)), np.diff(candidates.start))
-    is_open = np.zeros((len(candidates.size), len(children)), bool)
+    in_time = np.zeros((len(candidates.size), len(children)))
     known = under[candidates.brokers]
-    is_open[group[known], above[candidates.brokers[known]]] = True
+    np.add.at(in_time, (group[known], above[candidates.brokers[known]]), 1)
+    in_time /= np.bincount(above[under], minlength=len(children))
+    enough = np.minimum(threshold, in_time.max(axis=1, initial=0.0))
+    is_open = (in_time > 0) & (in_time >= enough[:, None])
     part_candidates = candidates_from_matrix(
         is_open[candidates.group[subscribers]], np.arange(len(children), dtype=np.int32)
     )
@@ -464,7 +498,7 @@ def filter_assign(level: SampledLevel, options: SlpOptions, rng: np.random.Gener
     iterations as a certificate of that size could need.
     """
     m = len(level.lo)
-    g = LITERAL_SIZE if options.literal else options.size
+    g = options.first_size
     programs = 0
     best: SampledFilters | None = None
     with stage("linear programs", options.max_programs) as report:
@@ -489,8 +523,9 @@ def _iteration(
 ) -> tuple[SampledFilters, PreliminaryFilters]:
     """One sample and its linear program: the result with expanded filters, and the filters before that."""
     sample, drawn = _draw(level, weight, g, options, rng)
-    boxes = candidate_rectangles(level.position[drawn], sample.lo, sample.hi, 5 * len(level.limit), rng)
-    relaxed = relax(sample, boxes, options.tolerance, options.iterations)
+    clusters = options.clusters * len(level.limit)
+    boxes = candidate_rectangles(level.position[drawn], sample.lo, sample.hi, clusters, rng)
+    relaxed = relax(sample, boxes, options.tolerance, options.iterations, options.literal)
     phi, sparing = (rounded(relaxed, sample, exponent, rng) for exponent in (2 * np.log(len(drawn)), 1.0))
     expanded = phi.expanded(options.eps)
     outside = int(np.count_nonzero(~covered(expanded, level.lo, level.hi, level.candidates)))
@@ -535,7 +570,7 @@ def _draw(
 def _loads(level: SampledLevel, options: SlpOptions, rng: np.random.Generator) -> NDArray[np.int64]:
     """A sample that fits within its share of the limits, which rise after each `MAX_DRAWS` failed draws."""
     m, slack = len(level.lo), 1.0
-    count = min(m, options.load_sample * len(level.limit))
+    count = min(m, options.loads_per_broker * len(level.limit))
     for draw in range(1, 10 * MAX_DRAWS):
         loads = rng.choice(m, count, replace=False)
         limit = np.floor(slack * level.limit * count / m + 1e-9).astype(np.int64)
@@ -546,13 +581,13 @@ def _loads(level: SampledLevel, options: SlpOptions, rng: np.random.Generator) -
     return loads
 
 
-def _literal_loads(level: SampledLevel, options: SlpOptions, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG001
+def _literal_loads(level: SampledLevel, options: SlpOptions, rng: np.random.Generator) -> NDArray[np.int64]:
     """A sample as printed: drawn again, up to ln |S| times, while its linear program has no solution.
 
     It has one if and only if the sample, cut into parts, fits within its share of the limits.
     """
     m = len(level.lo)
-    count = min(m, LITERAL_LOADS * len(level.limit))
+    count = min(m, options.loads_per_broker * len(level.limit))
     limit = np.floor(PARTS * level.limit * count / m).astype(np.int64)
     for _ in range(int(np.log(m)) + 1):
         loads = rng.choice(m, count, replace=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from urllib.parse import quote
 
 from broadloom._version import VERSION
@@ -34,6 +35,7 @@ global
 defaults
   mode tcp
   timeout connect 5s
+  timeout check 3s
   timeout client 20h
   timeout server 20h
   option clitcpka
@@ -108,10 +110,10 @@ def files(fleet: Fleet, settings: RouterSettings) -> dict[str, str]:
     """One configuration per broker, for a router next to it, and the map.
 
     Raises:
-        InputError: a broker does not speak MQTT by itself.
+        InputError: a broker does not speak MQTT by itself, or HAProxy cannot verify its certificate.
 
     Examples:
-        >>> fleet = Fleet([FleetBroker("rome", "10.0.0.1"), FleetBroker("oslo", "10.0.0.7")])
+        >>> fleet = Fleet([FleetBroker("rome", "rome.example.org"), FleetBroker("oslo", "oslo.example.org")])
         >>> sorted(files(fleet, RouterSettings()))
         ['clients.map', 'router-oslo.cfg', 'router-rome.cfg']
     """
@@ -169,7 +171,9 @@ def _config(fleet: Fleet, broker: str, settings: RouterSettings) -> str:
         bind=bind,
         default=served_by(broker),
     )
-    relay_tls = "" if settings.relay_ca is None else f" ssl verify required ca-file {settings.relay_ca}"
+    relay_tls = (
+        "" if settings.relay_ca is None else f" ssl verify required ca-file {settings.relay_ca} no-check-ssl"
+    )
     watched = "check inter 500ms fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down"
     parts = [head]
     for one in fleet.brokers.values():
@@ -184,10 +188,28 @@ def _config(fleet: Fleet, broker: str, settings: RouterSettings) -> str:
 
 
 def _server(broker: FleetBroker) -> str:
-    """Address and TLS of a broker, as HAProxy connects to it; a name is looked up again when it fails."""
+    """Address and TLS of a broker, as HAProxy connects to it; a name is looked up again when it fails.
+
+    HAProxy compares certificates with host names only, and not with IP addresses.
+    """
     address = f"{broker.host_and_port()} init-addr last,libc,none"
     if broker.tls is None:
         return address
-    ca = broker.tls.ca or f"{SYSTEM_CERTIFICATES}/ca-certificates.crt"
     host = broker.host_and_port().hostname
-    return f"{address} ssl verify required verifyhost {host} sni str({host}) ca-file {ca}"
+    ca = broker.tls.ca or f"{SYSTEM_CERTIFICATES}/ca-certificates.crt"
+    tls = f"{address} ssl verify required ca-file {ca}"
+    if not _is_ip(host):
+        return f"{tls} verifyhost {host} sni str({host})"
+    if broker.tls.ca is None:
+        raise InputError(
+            f"broker {broker.name!r} has the address {host} and TLS, but HAProxy cannot find an IP address "
+            "in a certificate; give a host name, or the ca that signs the certificates of brokers only"
+        )
+    return tls
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        return bool(ip_address(host))
+    except ValueError:
+        return False

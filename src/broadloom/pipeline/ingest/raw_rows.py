@@ -48,6 +48,7 @@ PACKAGES = {
 
 _LINE = "line"
 _CELLS = "cells"
+_QUOTED = "quoted"
 _ENTRY = "entry"
 _COLUMN = "in:{}"  # prefix of the columns of a Parquet file, so that they do not clash with ours
 _BYTE_ORDER_MARK = "\ufeff"
@@ -112,13 +113,14 @@ def _csv(spark: SparkSession, files: list[RawFile]) -> DataFrame:
     sign = separator(header)
     line = sf.col(_LINE)
     field = rf'(?:"[^"]*+(?:""[^"]*+)*+"|[^"{sign}]*+)'
-    quoted = sf.regexp_extract_all(sf.concat(line, sf.lit(sign)), sf.lit(f"({field}){sign}"), sf.lit(1))
-    cells = sf.when(line.contains('"'), sf.transform(quoted, _unquoted)).otherwise(sf.split(line, sign, -1))
+    quoted = sf.col(_QUOTED)
+    found = sf.regexp_extract_all(sf.concat(line, sf.lit(sign)), sf.lit(f"({field}){sign}"), sf.lit(1))
+    cells = sf.when(quoted, sf.transform(found, _unquoted)).otherwise(sf.split(line, sign, -1))
     faults = [
         (line == header, HEADER),
         (~sf.is_valid_utf8(line), Reason.NOT_UTF8),
         (sf.trim(line) == "", Reason.BLANK),
-        (line.contains('"') & ~line.rlike(f"^{field}(?:{sign}{field})*+$"), Reason.QUOTE),
+        (quoted & ~line.rlike(f"^{field}(?:{sign}{field})*+$"), Reason.QUOTE),
         (sf.size(_CELLS) != len(names), Reason.FIELDS),
     ]
 
@@ -128,7 +130,8 @@ def _csv(spark: SparkSession, files: list[RawFile]) -> DataFrame:
             return cell, sf.try_variant_get(sf.try_parse_json(raw), "$", kind)
         return cell, sf.col(f"`{raw}`").try_cast(kind)
 
-    return _typed(_lines(spark, files).withColumn(_CELLS, cells), files[0], value, faults)
+    lines = _lines(spark, files).withColumn(_QUOTED, line.contains('"'))
+    return _typed(lines.withColumn(_CELLS, cells), files[0], value, faults)
 
 
 def _unquoted(cell: Column) -> Column:

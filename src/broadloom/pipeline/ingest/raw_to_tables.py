@@ -53,7 +53,13 @@ from broadloom.pipeline.ingest.tallies import (
     Tally,
     take_tally,
 )
-from broadloom.pipeline.spark_session import SparkEngine, executors_are_elsewhere, hadoop_settings, session
+from broadloom.pipeline.spark_session import (
+    SparkEngine,
+    executors_are_elsewhere,
+    hadoop_settings,
+    session,
+    write_frame,
+)
 from broadloom.progress import stage
 from broadloom.storage import as_path, new_folder, remove_path, share_folder, use_store_settings
 from broadloom.storage.tables import parquet_dataset, write_parquet, write_table
@@ -399,16 +405,16 @@ class _LargeFilters:
             else:
                 pairs, notes, narrowed = self._matched(wanted, patterns, found, topics)
                 left_out = left_out.unionByName(narrowed)
-        pairs.sortWithinPartitions("node", "topic").write.parquet(str(path))
+        write_frame(pairs.sortWithinPartitions("node", "topic"), path)
         return notes, left_out.distinct().toArrow()
 
     def _matched(
         self, wanted: DataFrame, patterns: list[str], found: FilterLookup, topics: DataFrame
     ) -> tuple[DataFrame, list[str], DataFrame]:
         spark = self.ingest.spark
-        path = str(self.ingest.folder / "matches-tally.parquet")
-        filter_matches.matches_on_spark(found, topics).write.parquet(path)
-        meaning = spark.read.schema("filter string, topic string").parquet(path)
+        path = self.ingest.folder / "matches-tally.parquet"
+        write_frame(filter_matches.matches_on_spark(found, topics), path)
+        meaning = spark.read.schema("filter string, topic string").parquet(str(path))
         own = sf.max(sf.col("filter") == sf.col("topic")).alias("own")
         counted = meaning.groupBy("filter").agg(sf.count("*").alias("count"), own).toArrow().to_pylist()
         counts = {row["filter"]: row["count"] for row in counted}

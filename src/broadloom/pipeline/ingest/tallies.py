@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 
 from broadloom.pipeline.ingest.raw_rows import NOT_ROWS, RAW, REASON, SOURCE
 from broadloom.pipeline.ingest.row_checks import DUPLICATE, SHARED
+from broadloom.pipeline.spark_session import write_frame
 from broadloom.storage.tables import parquet_dataset, read_parquet, write_parquet
 
 # Inputs up to this size are read by one task, and their tally is fetched without files in between.
@@ -140,13 +141,13 @@ class LargeTally(Tally):
     def write(self, path: Path, columns: Mapping[str, str], order: tuple[str, ...]) -> None:
         """As in `Tally`."""
         rows = self.good().select(*(sf.col(f"`{old}`").alias(new) for new, old in columns.items()))
-        (rows.orderBy(*order) if order else rows).write.parquet(str(path))
+        write_frame(rows.orderBy(*order) if order else rows, path)
 
     def write_refused(self, path: Path, table: str) -> None:
         """As in `Tally`."""
         refused = self.rows.where(sf.col(REASON).isNotNull() & ~sf.col(REASON).isin(*NOT_REFUSED))
         named = refused.select(sf.lit(table).alias("table"), sf.col(RAW).alias("row"), REASON, SOURCE)
-        named.write.mode("append").parquet(str(path))
+        write_frame(named, path, append=True)
 
     def rows_of(self, reason: str, *columns: str) -> pa.Table:
         """As in `Tally`."""
@@ -157,7 +158,7 @@ def take_tally(spark: SparkSession, rows: DataFrame, small: bool, path: Path) ->
     """Run the one job that reads an input: fetch its small tally, or write it to `path` and see if it is."""
     if small:
         return SmallTally(rows.toArrow())
-    rows.write.parquet(str(path))
+    write_frame(rows, path)
     files = [file for file in path.iterdir() if file.name.endswith(".parquet")]
     few = parquet_dataset(path).count_rows() <= SMALL_ROWS
     if few and sum(file.stat().st_size for file in files) <= SMALL_FILES:

@@ -1,6 +1,6 @@
 """An agent that moves clients and kills itself once, when a move has reached a state.
 
-    python benchmarks/_killed_mover.py CONFIG STATE BEFORE
+    python tests/agents/moves/killed_mover.py CONFIG STATE BEFORE
 
 The state is that of `MoveState`, or `leaving`: the client is being disconnected from home. BEFORE is 1 if it
 is killed before the state is in the journal, otherwise 0. A file next to CONFIG tells that it was killed.

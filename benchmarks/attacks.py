@@ -1,0 +1,50 @@
+"""Benchmark of attacks on a running fleet: what other clients get, and what agents and controller need."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+from _common import Section, run
+from deploy import version
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "attacks"))
+
+from live_attacks import ATTACKS, LIMITS, AttackLab
+
+SCALE = 10  # of the tests' short form
+MESSAGES = 200  # of other clients, at least, during each attack
+ALLOWED = LIMITS | {"memory MB": 100.0}
+SHOWN = ("lost", "doubled", "memory MB", "log kB")
+
+
+async def attack_all(scale: int) -> list[dict[str, object]]:
+    """One attack after the other on one laboratory."""
+    with tempfile.TemporaryDirectory(prefix="broadloom-attacks-") as folder:
+        lab = AttackLab(Path(folder))
+        try:
+            await lab.start()
+            return [await lab.attack(attack, scale, MESSAGES) for attack in ATTACKS]
+        finally:
+            await lab.stop()
+
+
+def live(quick: bool) -> Section:
+    """Each attack on brokers, agents and a controller, while other clients publish and count."""
+    logging.disable(logging.CRITICAL)  # of the clients here; agents and controller are processes
+    section = Section(f"Attacks on four brokers with agents and a controller, {version()}")
+    section.rows = asyncio.run(attack_all(1 if quick else SCALE))
+    for row in section.rows:
+        if row.pop("ended") or row.pop("tracebacks"):
+            raise RuntimeError(f"a process has failed: {row}")
+    for name in SHOWN:
+        section.claim(f"{name}, of any attack", max(row[name] for row in section.rows), at_most=ALLOWED[name])
+    return section
+
+
+if __name__ == "__main__":
+    run("attacks", {"live": live})

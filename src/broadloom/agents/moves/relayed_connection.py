@@ -1,0 +1,292 @@
+"""Connection of an ordinary client through the relay, to the broker that it moves to."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from broadloom.agents.moves.session_reader import ANSWER_SECONDS, MOST_PACKET
+from broadloom.mqtt.endpoint import Address
+from broadloom.mqtt.packets import (
+    CONNACK,
+    DISCONNECT,
+    LAST_ID,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    UNSUBACK,
+    ProtocolError,
+    acknowledgement,
+    disconnect,
+)
+from broadloom.mqtt.relayed_packets import (
+    ConnectRequest,
+    RelayedPublish,
+    number_of,
+    read_any_publish,
+    read_packet,
+    unsubscribe_plainly,
+    with_number,
+)
+
+CLOSING_SECONDS = 5.0
+
+
+class HomeMessages(Protocol):
+    """The messages of a client's session at home, and what it has of them."""
+
+    async def next_waiting(self) -> RelayedPublish | None:
+        """The next message that waits at home; None: there are no more."""
+
+    def return_waiting(self, messages: list[RelayedPublish]) -> None:
+        """Messages from home that the client has not acknowledged."""
+
+    def drop_waiting(self) -> None:
+        """The client has begun a new session, so it does not get what waits at home."""
+
+    def acknowledge_home(self, message: RelayedPublish) -> None:
+        """The client has a message from home."""
+
+    def is_fence(self, message: RelayedPublish) -> bool:
+        """Whether a message of the foreign session is a fence."""
+
+    def is_wanted(self, message: RelayedPublish) -> bool:
+        """Whether the client lacks a message of the foreign session."""
+
+
+@dataclass
+class _Outgoing:
+    """A message to the client that it has not acknowledged: from home, or with its number at the broker."""
+
+    message: RelayedPublish | None = None
+    number: int = 0
+
+
+class RelayedConnection:
+    """Connection of a client through the relay: packets in both directions, with packet ids of its own.
+
+    Attributes:
+        broker_ended: whether the broker has ended the connection, and not the client.
+        is_refused: whether the broker has refused the client's login.
+        over: set when the connection has ended.
+    """
+
+    def __init__(
+        self,
+        home: HomeMessages,
+        request: ConnectRequest,
+        stream: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.broker_ended = False
+        self.is_refused = False
+        self.over = asyncio.Event()
+        self._home = home
+        self._request = request
+        self._near, self._to_client = stream, writer
+        self._far: asyncio.StreamReader | None = None
+        self._to_broker: asyncio.StreamWriter | None = None
+        self._out: dict[int, _Outgoing] = {}  # by packet id, as the client has it
+        self._released: dict[int, int] = {}  # of QoS 2: the client's packet id by the broker's
+        self._left_out: set[int] = set()  # of QoS 2: packet ids of messages that the client does not get
+        self._own: set[int] = set()  # packet ids of the client's messages that the broker has not answered
+        self._number = 0
+        self._free = asyncio.Event()
+        self._is_closing = False
+
+    @property
+    def has_home_messages(self) -> bool:
+        """Whether the client has yet to acknowledge messages from home."""
+        return any(one.message is not None for one in self._out.values())
+
+    async def open(self, address: Address, tls: ssl.SSLContext | None) -> str:
+        """Connect the client to its broker; returns why that fails, or an empty text.
+
+        The client does not learn that its broker refuses it: it would not try again.
+        """
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                self._far, self._to_broker = await asyncio.open_connection(
+                    address.hostname, address.port, ssl=tls
+                )
+                self._to_broker.write(self._request.raw)
+                answer = await read_packet(self._far, MOST_PACKET)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, ProtocolError) as error:
+            return f"the foreign broker does not answer: {error!r:.60}"
+        if answer[0] != CONNACK or answer[3]:
+            self.is_refused = True
+            return f"the foreign broker refuses the client: {answer[3]:#04x}"
+        self._to_client.write(answer)
+        if self._request.clean:
+            self._home.drop_waiting()
+        elif not answer[2] & 1:
+            return "the foreign broker has lost the prepared session"
+        return ""
+
+    async def run(self) -> None:
+        """Relay until one side ends."""
+        tasks = [asyncio.create_task(one) for one in (self._from_client(), self._from_broker())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            self.broker_ended = tasks[1] in done and tasks[0] not in done
+            for task in done:
+                error = task.exception()
+                if error is not None and not isinstance(
+                    error, (OSError, asyncio.IncompleteReadError, ProtocolError)
+                ):
+                    raise error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._home.return_waiting([one.message for one in self._out.values() if one.message is not None])
+            self._out.clear()
+            self.over.set()
+            self._free.set()  # nothing can be sent any more
+
+    async def finish(self, fence: str) -> None:
+        """End the connection when all messages in both directions are acknowledged, or soon after."""
+        self._is_closing = True
+        if self._to_broker is not None and not self._to_broker.is_closing():
+            self._own.add(LAST_ID)
+            self._to_broker.write(unsubscribe_plainly(LAST_ID, fence, self._request.version))
+        end = time.monotonic() + CLOSING_SECONDS
+        while (self._out or self._own) and time.monotonic() < end and not self._to_client.is_closing():
+            self._free.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await self._free.wait()
+        if self._to_broker is not None and not self._to_broker.is_closing():
+            self._to_broker.write(disconnect())  # a normal end: no will is published
+        self.close()
+
+    def close(self) -> None:
+        """End both connections."""
+        for writer in (self._to_client, self._to_broker):
+            if writer is not None:
+                writer.close()
+
+    async def _from_client(self) -> None:
+        if self._to_broker is None:
+            return
+        while True:
+            raw = await read_packet(self._near, MOST_PACKET)
+            kind = raw[0] & 0xF0
+            if kind in (PUBACK, PUBREC, PUBCOMP):
+                translated = self._acknowledged(kind, raw)
+                if translated is None:
+                    continue
+                raw = translated
+            elif kind == PUBLISH:
+                message = read_any_publish(raw, self._request.version)
+                if message.quality:
+                    self._own.add(message.number)
+            self._to_broker.write(raw)
+            await self._to_broker.drain()
+            if kind == DISCONNECT:
+                return
+
+    def _acknowledged(self, kind: int, raw: bytes) -> bytes | None:
+        """An acknowledgement of the client as the broker knows it; None: it is not for the broker."""
+        number, at = number_of(raw)
+        found = self._out.get(number)
+        if found is None:
+            return None
+        is_refusal = len(raw) > at + 2 and raw[at + 2] >= 0x80
+        if kind != PUBREC or is_refusal:
+            del self._out[number]
+            self._free.set()
+        if found.message is not None:
+            self._home.acknowledge_home(found.message)
+            return None
+        if kind == PUBREC and not is_refusal:
+            self._released[found.number] = number
+        return with_number(raw, at, found.number)
+
+    async def _from_broker(self) -> None:
+        await self.send_waiting()
+        if self._far is None:
+            return
+        while True:
+            raw = await read_packet(self._far, MOST_PACKET)
+            kind = raw[0] & 0xF0
+            if kind == PUBLISH:
+                await self._forward(raw)
+                continue
+            if kind == UNSUBACK and self._is_closing and number_of(raw)[0] == LAST_ID:
+                self._own.discard(LAST_ID)
+                self._free.set()
+                continue
+            if kind in (PUBACK, PUBCOMP, PUBREC):
+                number, at = number_of(raw)
+                if kind != PUBREC or (len(raw) > at + 2 and raw[at + 2] >= 0x80):
+                    self._own.discard(number)
+                    self._free.set()
+            elif kind == PUBREL:
+                number, at = number_of(raw)
+                if number in self._left_out:
+                    self._left_out.discard(number)
+                    self._answer(PUBCOMP, number)
+                    continue
+                raw = with_number(raw, at, self._released.pop(number, number))
+            self._to_client.write(raw)
+            await self._to_client.drain()
+
+    async def send_waiting(self) -> None:
+        """Send what waits at home, in its order, before anything of the foreign session.
+
+        Raises:
+            OSError: the connection has ended.
+        """
+        while (message := await self._home.next_waiting()) is not None:
+            try:
+                number = await self._next_number() if message.quality else 0
+            except BaseException:
+                self._home.return_waiting([message])
+                raise
+            if message.quality:
+                self._out[number] = _Outgoing(message)
+            self._to_client.write(message.encoded(self._request.version, number))
+            await self._to_client.drain()
+            if not message.quality:
+                self._home.acknowledge_home(message)
+
+    async def _forward(self, raw: bytes) -> None:
+        if self._is_closing:  # the broker sends it again
+            return
+        message = read_any_publish(raw, self._request.version)
+        if self._home.is_fence(message) or not self._home.is_wanted(message):
+            if message.quality == 1:
+                self._answer(PUBACK, message.number)
+            elif message.quality:
+                self._left_out.add(message.number)
+                self._answer(PUBREC, message.number)
+            return
+        if message.quality:
+            number = await self._next_number()
+            self._out[number] = _Outgoing(number=message.number)
+            raw = with_number(raw, message.number_at, number)
+        self._to_client.write(raw)
+        await self._to_client.drain()
+
+    def _answer(self, kind: int, number: int) -> None:
+        if self._to_broker is not None:
+            self._to_broker.write(acknowledgement(kind, number))
+
+    async def _next_number(self) -> int:
+        """A free packet id, as soon as the client can take another message."""
+        while len(self._out) >= min(self._request.window, LAST_ID - 1):
+            self._free.clear()
+            await self._free.wait()
+        if self.over.is_set():
+            raise ConnectionResetError("the connection of the client has ended")
+        while True:
+            self._number = self._number % LAST_ID + 1
+            if self._number not in self._out:
+                return self._number
