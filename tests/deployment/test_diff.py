@@ -162,7 +162,6 @@ def test_a_change_under_load_loses_nothing(two_plans):
     assert record["unexpected"] == 0
     assert record["lost"] == 0
     assert record["doubled"] <= min(record["in_flight"], 0.3 * record["expected"])
-    assert record["doubled_otherwise"] == 0
 
 
 @pytest.mark.parametrize("target", ["mosquitto", "rabbitmq", "nats"])
