@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,14 +38,14 @@ class Cost:
 def cost(command: list[str], environment: dict[str, str] | None = None) -> Cost:
     """Run a command and wait for it; it must succeed."""
     found, started = Cost(), time.monotonic()
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    while process.poll() is None:
-        sample(process.pid, found)
-        time.sleep(0.1)
-    found.wall = time.monotonic() - started
-    found.output = process.stdout.read() if process.stdout else ""
+    with tempfile.TemporaryFile() as output:  # a pipe would be full before the command ends
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.DEVNULL)
+        while process.poll() is None:
+            sample(process.pid, found)
+            time.sleep(0.1)
+        found.wall = time.monotonic() - started
+        output.seek(0)
+        found.output = output.read().decode()
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed with exit code {process.returncode}")
     return found
