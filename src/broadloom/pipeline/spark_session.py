@@ -44,7 +44,7 @@ SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # The second JIT compiler only for code that runs very often, because most of Spark's code runs rarely. Few
 # objects outlive their row, so that a small part of the heap is enough for new ones.
 LONG_JOB = (
-    "-XX:+UseSerialGC -XX:MaxNewSize=192m -XX:Tier4InvocationThreshold=50000 "
+    "-XX:+UseSerialGC -Xmn256m -XX:Tier4InvocationThreshold=50000 "
     "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 # Inputs above this size are long jobs.
