@@ -637,9 +637,8 @@ class _FleetReader:
             raise InputError(f'{self._file} {where} has no address; give address = "host:port"')
         own = self._values(known, where)
         values = {**shared, **own}
-        values["hooks"] = self._made(
-            lambda: FleetHooks(**{**shared.get("hooks", {}), **own.get("hooks", {})}), where
-        )
+        hooks = _joined_hooks(shared.get("hooks", {}), own.get("hooks", {}))
+        values["hooks"] = self._made(lambda: FleetHooks(**hooks), where)
         return self._made(lambda: FleetBroker(name, **values), where)
 
     def _values(self, section: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -724,6 +723,21 @@ class _FleetReader:
             return make()
         except InputError as error:
             raise InputError(f"{self._file} {where}".rstrip() + f": {error}") from error
+
+
+def _joined_hooks(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The hooks of a broker: a path of its own replaces the default commands for its file, and the reverse.
+
+    Examples:
+        >>> _joined_hooks({"install": "scp {file} {host}:", "stop": "halt"}, {"path": "links.conf"})
+        {'stop': 'halt', 'path': 'links.conf'}
+    """
+    dropped = set()
+    if "path" in own:
+        dropped = {"install", "remove"}
+    elif "install" in own:
+        dropped = {"path"}
+    return {**{name: value for name, value in defaults.items() if name not in dropped}, **own}
 
 
 def most_common(brokers: Iterable[FleetBroker], name: str) -> Any:
