@@ -66,6 +66,8 @@ def apply_text(record: Record) -> str:
     if "would" in record:
         lines = [f"{number:>3} {text}" for number, text in enumerate(record["would"], 1)]
         return "\n".join([f"{len(lines):,} steps, none taken (dry run)", *record["notes"], *lines])
+    if record["already_applied"]:
+        return "already applied: the last change has led to the new plan"
     if not record["steps"]:
         return "nothing changes"
     what = "rolled back" if record["rolled_back"] else "applied"

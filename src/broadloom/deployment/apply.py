@@ -22,7 +22,7 @@ from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -209,6 +209,53 @@ def _session_step(pending: Sequence[tuple[str, LinkSession]]) -> ApplyStep:
     return ApplyStep(pending[0][0], tuple(dict.fromkeys(one.broker for one in sessions)), sessions)
 
 
+class DeployedState(NamedTuple):
+    """What the journal knows of a deployment, to recognise it: nothing secret.
+
+    Attributes:
+        links: a code of the links.
+        access: how links reach each broker: its address, TLS files, login and the like.
+    """
+
+    links: str
+    access: dict[str, dict[str, Any]]
+
+    def differing_access(self, other: DeployedState) -> str:
+        """The first broker that links reach in another way, and what differs; empty: none.
+
+        Examples:
+            >>> one, other = (DeployedState("", {"rome": {"tls": tls}}) for tls in (None, "ca.crt"))
+            >>> one.differing_access(other)
+            "tls of broker 'rome'"
+        """
+        for name, own in self.access.items():
+            values = other.access.get(name, own)
+            names = [key for key in own if values.get(key) != own[key]]
+            if names:
+                return f"{', '.join(names)} of broker {name!r}"
+        return ""
+
+
+def deployed_state(side: Deployment) -> DeployedState:
+    """What the journal knows of a deployment."""
+    settings = side.settings
+    access = {}
+    for name in side.wiring.brokers:
+        own: dict[str, Any] = {"address": settings.address_of(name)}
+        own |= {"tls": settings.tls, "certificates": settings.certificates, "login": settings.credentials}
+        if (broker := settings.brokers.get(name)) is not None:
+            own["tls"] = None if broker.tls is None else asdict(broker.tls)
+            own["login"] = None if broker.login is None else asdict(broker.login)  # refers to the password
+            own |= {"account": broker.account, "leaf_listen": broker.leaf_listen}
+        access[name] = own
+    links = [link._asdict() for link in side.wiring.links]
+    return DeployedState(_code({"links": links, "qos": settings.qos}), access)
+
+
+def _code(value: object) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
 class DeploymentChange(NamedTuple):
     """A change from one deployment to another.
 
@@ -220,17 +267,13 @@ class DeploymentChange(NamedTuple):
     old: Deployment
     new: Deployment
 
+    def states(self) -> list[DeployedState]:
+        """Both deployments, as the journal knows them."""
+        return [deployed_state(side) for side in self]
+
     def digest(self) -> str:
-        """A code of both deployments: their links and addresses, and nothing secret."""
-        sides = [
-            {
-                "brokers": {name: side.settings.address_of(name) for name in side.wiring.brokers},
-                "links": [link._asdict() for link in side.wiring.links],
-                "qos": side.settings.qos,
-            }
-            for side in self
-        ]
-        return hashlib.blake2b(json.dumps(sides, sort_keys=True).encode(), digest_size=16).hexdigest()
+        """A code of both deployments: their links, addresses, TLS files and logins, and nothing secret."""
+        return _code([state._asdict() for state in self.states()])
 
     def steps(self, at_once: bool = False) -> list[ApplyStep]:
         """The steps from the old deployment to the new one; `at_once`: all brokers restart together."""
@@ -330,6 +373,8 @@ class ChangeJournal:
         is_going_back: whether these steps lead back to the old deployment.
         kept: the messages of ended sessions, by the client id of the session.
         returned: how many of them had not arrived everywhere, and were published.
+        sides: the old and the new deployment of the change that is under way.
+        applied: the deployment to which the last complete change has led; None: not known.
 
     Raises:
         JournalDamageError: the file is damaged.
@@ -338,7 +383,7 @@ class ChangeJournal:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._journal = RecordJournal(path)
+        self._journal = RecordJournal(path, private=True)
         if path is not None:
             path.chmod(0o600)  # it can have messages of clients
         self.digest: str | None = None
@@ -347,6 +392,8 @@ class ChangeJournal:
         self.is_going_back = False
         self.kept: dict[str, list[Message]] = {}
         self.returned = 0
+        self.sides: list[DeployedState] = []
+        self.applied: DeployedState | None = None
         for record in self._journal.records():
             self._read(record.kind, record.body)
 
@@ -356,6 +403,7 @@ class ChangeJournal:
             if kind == "begin":
                 self.returned = 0
             self.digest = body["change"]
+            self.sides = [DeployedState(**side) for side in body.get("sides", ())]
             self.steps = [ApplyStep.from_record(step) for step in body["steps"]]
             self.done = 0
         elif kind == "done":
@@ -369,10 +417,17 @@ class ChangeJournal:
             self.returned += body["messages"]
         elif kind == "end":
             self.digest, self.steps, self.done, self.is_going_back = None, [], 0, False
+            self.sides, self.kept = [], {}
+            self.applied = DeployedState(**body["applied"]) if "applied" in body else None
 
-    def begin(self, digest: str, steps: Sequence[ApplyStep], back: bool = False) -> None:
+    def begin(self, change: DeploymentChange, steps: Sequence[ApplyStep], back: bool = False) -> None:
         """A change begins, or the way back."""
-        self._write("back" if back else "begin", {"change": digest, "steps": [one.record() for one in steps]})
+        body = {
+            "change": change.digest(),
+            "steps": [one.record() for one in steps],
+            "sides": [state._asdict() for state in change.states()],
+        }
+        self._write("back" if back else "begin", body)
 
     def step_done(self) -> None:
         """One more step is done."""
@@ -387,10 +442,15 @@ class ChangeJournal:
         """The kept messages have arrived everywhere; some were published again for that."""
         self._write("returned", {"messages": published})
 
-    def end(self) -> None:
-        """The change is complete: the journal no longer needs its steps, nor the messages that it kept."""
-        self._journal.replace([("end", {})])
-        self._read("end", {})
+    def end(self, applied: DeployedState) -> None:
+        """The change is complete: the journal no longer has its steps, nor the messages that it kept.
+
+        Args:
+            applied: the deployment that the brokers have now.
+        """
+        body = {"applied": applied._asdict()}
+        self._journal.replace([("end", body)])
+        self._read("end", body)
 
     def _write(self, kind: str, body: Mapping[str, Any]) -> None:
         self._journal.append(kind, body)
@@ -423,6 +483,8 @@ def apply_change(
         InputError: another change is under way, or there is nothing to go back from.
         UnreachableError: a broker does not stop, start or answer; the same call goes on from there.
     """
+    if is_applied(change, journal, back):
+        return change_counts((), 0, journal, back) | {"already_applied": True}
     begin_change(change, steps, journal, back)
     steps, first = journal.steps, journal.done
     with stage("go back" if back else "apply the change", len(steps)) as done:
@@ -441,41 +503,95 @@ def apply_change(
                 ) from error
             journal.step_done()
             done(number + 1)
-    journal.end()
-    restarts = [step.brokers[0] for step in steps if step.action == "start"]
+    journal.end(deployed_state(change.old if back else change.new))
+    return change_counts(steps, first, journal, back)
+
+
+def change_counts(
+    steps: Sequence[ApplyStep], first: int, journal: ChangeJournal, back: bool
+) -> dict[str, Any]:
+    """The counts of a change of which the first steps were done before."""
     return {
         "steps": len(steps),
         "taken": len(steps) - first,
-        "restarts": restarts,
+        "restarts": [step.brokers[0] for step in steps if step.action == "start"],
         "returned": journal.returned,
         "rolled_back": back,
+        "already_applied": False,
     }
 
 
-def begin_change(
-    change: DeploymentChange, steps: Sequence[ApplyStep], journal: ChangeJournal, back: bool
-) -> None:
-    """Write the steps of a change, or those back, to the journal, unless they are there already.
+def is_applied(change: DeploymentChange, journal: ChangeJournal, back: bool) -> bool:
+    """Whether a change is complete already; otherwise it can begin or go on.
 
     Raises:
-        InputError: another change is under way, or there is nothing to go back from.
+        InputError: another change is under way, there is nothing to go back from, or the last change has led
+            to other links than the old ones.
     """
-    digest = change.digest()
-    if journal.digest not in (None, digest):
-        raise InputError(
-            "another change of this fleet is unfinished; finish it with its own two plans, or go back with "
-            "them and --roll-back"
-        )
     if journal.digest is None:
         if back:
             raise InputError(
                 "no change is under way, so there is nothing to roll back; leave --roll-back out"
             )
-        journal.begin(digest, steps)
-    elif back and not journal.is_going_back:
-        journal.begin(digest, change.back_steps(journal.steps, journal.done), back=True)
-    elif journal.is_going_back and not back:
+        return _leads_nowhere(change, journal)
+    if journal.digest != change.digest():
+        pairs = list(zip(change.states(), journal.sides, strict=False))
+        if pairs and all(own.links == begun.links for own, begun in pairs):
+            what = next(filter(None, (own.differing_access(begun) for own, begun in pairs)), "a broker")
+            raise InputError(
+                f"the fleet file has changed since this change began ({what}), and the plans have not; undo "
+                "that until the change is complete or rolled back"
+            )
+        raise InputError(
+            "another change of this fleet is unfinished; finish it with its own two plans, or go back with "
+            "them and --roll-back"
+        )
+    if journal.is_going_back and not back:
         raise InputError("the change is being rolled back; go on with --roll-back")
+    return False
+
+
+def _leads_nowhere(change: DeploymentChange, journal: ChangeJournal) -> bool:
+    """Whether the last complete change has led to the new deployment, and not to the old one."""
+    old, new = change.states()
+    if journal.applied is None or journal.applied.links == old.links:
+        return False
+    if journal.applied == new:
+        return True
+    if journal.applied.links == new.links:
+        what = journal.applied.differing_access(new) or "its brokers"
+        raise InputError(
+            f"the links of the new plan are applied already, but the fleet file has changed since ({what}); "
+            "to take that to the brokers, install the files of `deploy export` by hand"
+        )
+    raise InputError(
+        "the last change of this fleet has led to other links than those of the old plan; give the plan in "
+        "use first, or remove the journal if links were changed by hand since"
+    )
+
+
+def access_note(change: DeploymentChange, journal: ChangeJournal) -> list[str]:
+    """A line if the fleet file has changed since the last complete change."""
+    old = deployed_state(change.old)
+    if journal.digest is not None or journal.applied is None or journal.applied.links != old.links:
+        return []
+    what = journal.applied.differing_access(old)
+    if not what:
+        return []
+    return [
+        f"the fleet file has changed since the last change ({what}): brokers whose links stay as they are do "
+        "not get that; install their files of `deploy export` by hand"
+    ]
+
+
+def begin_change(
+    change: DeploymentChange, steps: Sequence[ApplyStep], journal: ChangeJournal, back: bool
+) -> None:
+    """Write the steps of a change, or those back, to the journal, unless they are there already."""
+    if journal.digest is None:
+        journal.begin(change, steps)
+    elif back and not journal.is_going_back:
+        journal.begin(change, change.back_steps(journal.steps, journal.done), back=True)
 
 
 def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, journal: ChangeJournal) -> None:

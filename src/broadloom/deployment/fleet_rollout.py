@@ -7,7 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from broadloom.deployment.apply import ApplyStep, ChangeJournal, DeploymentChange, apply_change
+from broadloom.deployment.apply import (
+    ApplyStep,
+    ChangeJournal,
+    DeploymentChange,
+    access_note,
+    apply_change,
+    change_counts,
+    is_applied,
+)
 from broadloom.deployment.broker_api import call_api
 from broadloom.deployment.exports import Target
 from broadloom.deployment.fleet_control import PATIENCE, FleetControl, fleet_broker
@@ -57,9 +65,13 @@ def roll_out(
     record = ChangeJournal(path if path.exists() or not dry_run else None)
     control: FleetControl | RabbitControl | None = None
     try:
+        plain = DeploymentChange(old, new)
+        if is_applied(plain, record, back):
+            return change_counts((), 0, record, back) | {"already_applied": True, "notes": []}
         change, control = _change_of(old, new, target.name, fleet, patience, record.steps)
         steps = change.steps(at_once)
-        notes = control.notes() if steps or record.steps else []
+        notes = access_note(change, record)
+        notes += control.notes() if steps or record.steps else []
         if dry_run:
             return {"would": _planned(change, steps, record, back), "notes": notes}
         for text in notes:

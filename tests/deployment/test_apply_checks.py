@@ -1,0 +1,122 @@
+"""What `deploy apply` checks and refuses before a change, and what its journal knows after one."""
+
+from dataclasses import replace
+
+import pytest
+from test_apply import PretendBrokers, deployed_unchecked
+
+from broadloom.deployment import Deployment, FleetBroker, FleetLogin, FleetTls, WiredLink, Wiring
+from broadloom.deployment.apply import ChangeJournal, DeploymentChange, access_note, apply_change
+from broadloom.deployment.deployment_inputs import Settings
+from broadloom.errors import InputError
+
+X = ("x",)
+AB, BC, AC = (WiredLink(u, v, X, X) for u, v in ("ab", "bc", "ac"))
+
+
+def wired(*links):
+    return Wiring(tuple("abc"), dict.fromkeys("abc", X), {}, links)
+
+
+ONE, TWO, THREE = (deployed_unchecked(wired(*links)) for links in ((AB,), (AB, BC), (AB, AC)))
+
+
+def carried_out(old, new, path, back=False):
+    """The counts of a change of pretended brokers."""
+    change = DeploymentChange(old, new)
+    journal = ChangeJournal(path)
+    try:
+        return apply_change(change, change.steps(), PretendBrokers(change), journal, back=back)
+    finally:
+        journal.close()
+
+
+def test_a_complete_change_is_not_applied_again_and_another_must_begin_where_it_led(tmp_path):
+    path = tmp_path / "fleet.apply"
+    assert carried_out(ONE, TWO, path)["taken"] > 0
+    again = carried_out(ONE, TWO, path)
+    assert again["already_applied"]
+    assert (again["taken"], again["restarts"]) == (0, [])
+    with pytest.raises(InputError, match="other links than those of the old plan; give the plan in use"):
+        carried_out(ONE, THREE, path)
+    assert not carried_out(TWO, THREE, path)["already_applied"]
+    assert carried_out(THREE, ONE, path)["taken"] > 0
+
+
+def test_after_a_rollback_the_old_links_are_in_use(tmp_path):
+    path = tmp_path / "fleet.apply"
+    change = DeploymentChange(ONE, TWO)
+    journal = ChangeJournal(path)
+    brokers = PretendBrokers(change, killed_at=3)
+    with pytest.raises(KeyboardInterrupt):
+        apply_change(change, change.steps(), brokers, journal)
+    apply_change(change, (), brokers, journal, back=True)
+    journal.close()
+    assert carried_out(ONE, TWO, path)["taken"] > 0
+
+
+BASE = FleetBroker("a", "10.0.0.1", kind="nats")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tls", None),
+        ("tls", FleetTls("ca.crt")),
+        ("login", FleetLogin("links", "secrets/a")),
+        ("account", "APP"),
+        ("leaf_listen", "10.0.0.1:7500"),
+    ],
+)
+def test_a_change_knows_the_access_of_links_and_says_if_only_that_has_changed(field, value, tmp_path):
+    def sides(broker):
+        settings = Settings(brokers={"a": broker})
+        return [Deployment(one.wiring, settings, one.files) for one in (ONE, TWO)]
+
+    change = DeploymentChange(*sides(BASE))
+    other = DeploymentChange(*sides(replace(BASE, **{field: value})))
+    assert change.digest() != other.digest()
+    journal = ChangeJournal(tmp_path / "fleet.apply")
+    brokers = PretendBrokers(change, killed_at=3)
+    with pytest.raises(KeyboardInterrupt):
+        apply_change(change, change.steps(), brokers, journal)
+    with pytest.raises(InputError, match=f"the fleet file has changed since this change began .{field} of"):
+        apply_change(other, other.steps(), PretendBrokers(other), journal)
+    apply_change(change, change.steps(), brokers, journal)
+    with pytest.raises(
+        InputError, match=f"applied already, but the fleet file has changed since .{field} of"
+    ):
+        apply_change(other, other.steps(), PretendBrokers(other), journal)
+    following = DeploymentChange(other.new, other.old)
+    assert f"{field} of broker 'a'" in access_note(following, journal)[0]
+    assert access_note(DeploymentChange(change.new, change.old), journal) == []
+
+
+def test_a_code_of_a_change_contains_no_secret(monkeypatch):
+    """Another password does not change it: it refers to the password."""
+    login = FleetLogin("links", password_env="LINKS")
+    codes = set()
+    for password in ("hunter-1", "hunter-2"):
+        monkeypatch.setenv("LINKS", password)
+        settings = Settings(brokers={"a": replace(BASE, login=login)}, passwords={"a": password})
+        change = DeploymentChange(*(Deployment(one.wiring, settings, one.files) for one in (ONE, TWO)))
+        codes.add(change.digest())
+        assert password not in repr(change.states())
+    assert len(codes) == 1
+
+
+def test_kept_messages_are_not_readable_after_the_change(tmp_path):
+    """Neither in the journal, nor in what SQLite leaves next to it."""
+    path = tmp_path / "fleet.apply"
+    journal = ChangeJournal(path)
+    change = DeploymentChange(ONE, TWO)
+    journal.begin(change, change.steps())
+    for number in range(50):
+        journal.keep("l.broadloom-a:b", [(f"secret-topic-{number}", 300 * b"payload")] * 10)
+    assert b"secret-topic" in path.read_bytes()
+    journal.end(change.states()[1])
+    for file in tmp_path.iterdir():
+        assert b"secret-topic" not in file.read_bytes(), file.name
+    journal.close()
+    for file in tmp_path.iterdir():
+        assert b"secret-topic" not in file.read_bytes(), file.name
