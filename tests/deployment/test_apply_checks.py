@@ -1,14 +1,28 @@
 """What `deploy apply` checks and refuses before a change, and what its journal knows after one."""
 
+import os
+import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_apply import PretendBrokers, deployed_unchecked
 
-from broadloom.deployment import Deployment, FleetBroker, FleetLogin, FleetTls, WiredLink, Wiring
+import broadloom as bl
+from broadloom.deployment import (
+    Deployment,
+    FleetBroker,
+    FleetHooks,
+    FleetLogin,
+    FleetTls,
+    WiredLink,
+    Wiring,
+)
 from broadloom.deployment.apply import ChangeJournal, DeploymentChange, access_note, apply_change
 from broadloom.deployment.deployment_inputs import Settings
-from broadloom.errors import InputError
+from broadloom.deployment.fleet_control import FleetControl
+from broadloom.errors import InputError, UnreachableError
+from fleet_lab import wait_until
 
 X = ("x",)
 AB, BC, AC = (WiredLink(u, v, X, X) for u, v in ("ab", "bc", "ac"))
@@ -120,3 +134,41 @@ def test_kept_messages_are_not_readable_after_the_change(tmp_path):
     journal.close()
     for file in tmp_path.iterdir():
         assert b"secret-topic" not in file.read_bytes(), file.name
+
+
+VALUES = {"broker": "a", "host": "::1", "uri_host": "[::1]", "port": "1883", "file": "/tmp/x/broadloom.conf"}
+
+
+@pytest.mark.parametrize("name", ["remove", "stop", "start", "reload"])
+def test_only_an_install_command_has_a_file(name):
+    with pytest.raises(InputError, match=rf"hooks.{name} has {{file}}; there are {{broker}}, {{host}}"):
+        FleetHooks(**{name: "ssh {host} rm {file}"})
+    assert FleetHooks(install="scp {file} {host}:").install == ("scp", "{file}", "{host}:")
+
+
+def test_an_ipv6_host_has_brackets_where_a_command_asks_for_them():
+    hooks = FleetHooks(install="scp {file} {uri_host}:links.conf", stop="ssh {host} halt")
+    assert hooks.shown("install", VALUES) == "scp /tmp/x/broadloom.conf '[::1]:links.conf'"
+    assert hooks.shown("stop", VALUES) == "ssh ::1 halt"
+    control = FleetControl(bl.Fleet([FleetBroker("a", "[::1]:1883")]), DeploymentChange(ONE, TWO))
+    assert control._values(control._broker("a"), VALUES["file"]) == VALUES
+
+
+def test_a_command_that_leaves_a_process_behind_ends_with_the_command(tmp_path):
+    """That process has the output of the command open."""
+    left = FleetHooks(start=("sh", "-c", "sleep 300 & echo $! > $0/pid", str(tmp_path)), seconds=20)
+    left.run("start", VALUES)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path):
+    slow = FleetHooks(start=("sh", "-c", "sleep 300 & echo $! > $0/pid; wait", str(tmp_path)), seconds=1)
+    with pytest.raises(UnreachableError, match="has not ended in 1 s: sh"):
+        slow.run("start", VALUES)
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    wait_until(lambda: not status.exists() or status.read_text().split()[2] == "Z", "the child is ended")
+
+
+def test_a_command_that_fails_says_its_last_line():
+    with pytest.raises(UnreachableError, match="stop command of broker 'a' ended with 3: no such unit"):
+        FleetHooks(stop=("sh", "-c", "echo stopping; echo no such unit >&2; exit 3")).run("stop", VALUES)

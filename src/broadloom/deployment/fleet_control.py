@@ -210,7 +210,8 @@ class FleetControl:
     @staticmethod
     def _values(broker: FleetBroker, file: str) -> Mapping[str, str]:
         address = broker.host_and_port()
-        return {"broker": broker.name, "host": address.hostname, "port": str(address.port), "file": file}
+        host = {"host": address.hostname, "uri_host": address.host}
+        return {"broker": broker.name, **host, "port": str(address.port), "file": file}
 
     def _run(self, name: str, command: str, is_done: Callable[[], bool]) -> None:
         """Run a command; one that fails is no fault if its work is done, by an earlier process perhaps."""

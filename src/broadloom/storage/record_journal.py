@@ -139,7 +139,8 @@ class RecordJournal:
                 self._database.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
                 mode = "TRUNCATE" if private else "PERSIST"
                 self._database.execute(f"PRAGMA journal_mode = {mode}").fetchall()
-                self._database.execute(f"PRAGMA secure_delete = {'ON' if private else 'OFF'}").fetchall()
+                if private:
+                    self._database.execute("PRAGMA secure_delete = ON").fetchall()
                 self._database.execute(f"PRAGMA journal_size_limit = {JOURNAL_LIMIT}").fetchall()
                 self._database.execute("PRAGMA synchronous = NORMAL")
                 self._database.execute("BEGIN EXCLUSIVE")  # takes the lock, which `close` releases
