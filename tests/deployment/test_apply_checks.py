@@ -9,6 +9,7 @@ import pytest
 from test_apply import PretendBrokers, deployed_unchecked
 
 import broadloom as bl
+from broadloom.cli.deploy_texts import apply_text
 from broadloom.deployment import (
     Deployment,
     FleetBroker,
@@ -17,11 +18,14 @@ from broadloom.deployment import (
     FleetTls,
     WiredLink,
     Wiring,
+    roll_out,
+    target_named,
 )
 from broadloom.deployment.apply import ChangeJournal, DeploymentChange, access_note, apply_change
 from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.fleet_control import FleetControl
-from broadloom.errors import InputError, UnreachableError
+from broadloom.deployment.nats_control import NatsControl, NatsReloads
+from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
 from fleet_lab import wait_until
 
 X = ("x",)
@@ -170,5 +174,156 @@ def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path):
 
 
 def test_a_command_that_fails_says_its_last_line():
-    with pytest.raises(UnreachableError, match="stop command of broker 'a' ended with 3: no such unit"):
+    with pytest.raises(UnreachableError, match=r"stop command of broker 'a' ended with 3: no such unit"):
         FleetHooks(stop=("sh", "-c", "echo stopping; echo no such unit >&2; exit 3")).run("stop", VALUES)
+
+
+STOP = {"stop": "true", "start": "true"}
+
+
+def fleet_with(**hooks):
+    """A fleet of three brokers, which do not run; one has these hooks."""
+    good = FleetHooks(install="true {file}", remove="true", **STOP, reload="true")
+    return bl.Fleet(
+        [
+            FleetBroker(name, f"127.0.0.1:{port}", hooks=FleetHooks(**hooks) if name == "a" else good)
+            for name, port in zip("abc", (1, 2, 3), strict=True)
+        ]
+    )
+
+
+def checked(change, **hooks):
+    FleetControl(fleet_with(**hooks), change).check_files(change.steps())
+
+
+def test_a_change_checks_commands_and_folders_before_its_first_step(tmp_path, monkeypatch):
+    change = DeploymentChange(ONE, THREE)  # a restarts
+    links = tmp_path / "conf.d" / "broadloom.conf"
+    links.parent.mkdir()
+    links.write_text(ONE.texts()["a"])
+    checked(change, path=str(links), **STOP)
+    with pytest.raises(InputError, match="broker 'a' has no start command"):
+        checked(change, path=str(links), stop="true")
+    with pytest.raises(InputError, match="broker 'a' has no install command"):
+        checked(change, **STOP)
+    with pytest.raises(MissingExtraError, match=r"stop command of broker 'a'.* no-such-program is not found"):
+        checked(change, path=str(links), stop="no-such-program {host}", start="true")
+    with pytest.raises(InputError, match=r"conf.d/broadloom.conf is not a folder"):
+        checked(change, path=str(links / "links.conf"), **STOP)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(StorageError, match="no right to write in"):
+        checked(change, path=str(links), **STOP)
+
+
+def test_a_temporary_folder_that_a_command_could_misread_is_refused_before_the_first_step(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "a; b").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "a; b"))
+    with pytest.raises(InputError, match=r"{file} of a command would be"):
+        checked(DeploymentChange(ONE, THREE), install="scp {file} {host}:", remove="true", **STOP)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "11 of its 11 lines are missing, 0 others are there"),
+        (THREE.texts()["a"], "0 of its 11 lines are missing, 11 others are there"),
+        (ONE.texts()["a"] + "\nallow_anonymous true\n", "0 of its 11 lines are missing, 1 others are there"),
+        (ONE.texts()["a"] + "\n# a comment\nremote_password other\n", None),
+    ],
+)
+def test_a_file_that_is_not_that_of_the_old_plan_is_refused(text, message, tmp_path):
+    links = tmp_path / "broadloom.conf"
+    if text:
+        links.write_text(text)
+    change = DeploymentChange(ONE, THREE)
+    if message is None:
+        checked(change, path=str(links), **STOP)
+    else:
+        with pytest.raises(InputError, match=f"broker 'a' is not the file of the old plan: {message}"):
+            checked(change, path=str(links), **STOP)
+
+
+def test_all_brokers_of_all_steps_are_asked():
+    change = DeploymentChange(ONE, THREE)
+    control = FleetControl(fleet_with(**STOP), change)
+    stopping = [step.brokers[0] for step in change.steps() if step.action == "stop"]
+    assert stopping == ["a"]
+    assert sorted(control._asked(change.steps())) == ["a", "b", "c"]
+
+
+def test_nats_that_reloads_needs_a_place_for_its_file():
+    change = NatsReloads(ONE, THREE)
+    assert all(step.action != "stop" for step in change.steps())
+    with pytest.raises(InputError, match="broker 'a' has no install command"):
+        NatsControl(fleet_with(reload="true"), change, 1).check_files(change.steps())
+    with pytest.raises(
+        InputError, match=r'no reload command .* give hooks = { path = "...", reload = "..." }'
+    ):
+        NatsControl(fleet_with(install="true {file}"), change, 1).check_files(change.steps())
+    NatsControl(fleet_with(install="true {file}", reload="true"), change, 1).check_files(change.steps())
+
+
+class FailingBrokers(PretendBrokers):
+    """Brokers of which one step fails."""
+
+    def __init__(self, change, failing, error):
+        super().__init__(change)
+        self.failing, self.error = failing, error
+
+    def install(self, broker, side):
+        """Fail."""
+        if self.failing == "install":
+            raise self.error
+        super().install(broker, side)
+
+    def start(self, broker):
+        """Fail."""
+        if self.failing == "start":
+            raise self.error
+        super().start(broker)
+
+
+@pytest.mark.parametrize("kind", [InputError, MissingExtraError, StorageError, UnreachableError])
+@pytest.mark.parametrize("failing", ["install", "start"])
+def test_an_error_of_a_step_says_which_step_what_is_stopped_and_how_to_go_on(kind, failing):
+    change = DeploymentChange(ONE, THREE)
+    number = next(i for i, step in enumerate(change.steps(), 1) if step.action == failing)
+    brokers = FailingBrokers(change, failing, kind("the reason"))
+    journal = ChangeJournal(None)
+    with pytest.raises(kind) as caught:
+        apply_change(change, change.steps(), brokers, journal)
+    assert type(caught.value) is kind
+    text = str(caught.value)
+    assert text.startswith(f"step {number} of {len(change.steps())} ({failing}")
+    assert "the reason; stopped now: a; mend it and run the same command again" in text
+    assert "--roll-back" in text
+    with pytest.raises(kind) as caught:
+        apply_change(change, (), brokers, journal, back=True)
+    assert "stopped now: a; mend it and run the same command again" in str(caught.value)
+    assert "--roll-back" not in str(caught.value)
+
+
+def dry_run(old, new, folder, **options):
+    fleet = bl.Fleet(list(fleet_with(path=str(folder / "a.conf"), **STOP).brokers.values()))
+    journal = folder / "fleet.apply"
+    return roll_out(old, new, target_named("mosquitto"), fleet, journal, dry_run=True, **options)
+
+
+def test_a_dry_run_refuses_what_the_run_would_and_shows_commands_and_paths(tmp_path):
+    with pytest.raises(InputError, match="nothing to roll back"):
+        dry_run(ONE, THREE, tmp_path, back=True)
+    with pytest.raises(InputError, match="is not the file of the old plan"):
+        dry_run(ONE, THREE, tmp_path)
+    (tmp_path / "a.conf").write_text(ONE.texts()["a"])
+    record = dry_run(ONE, THREE, tmp_path)
+    commands = dict(zip(record["would"], record["commands"], strict=True))
+    assert commands["stop a"] == ["true"]
+    assert commands["install the new links of a"] == [f"write {tmp_path / 'a.conf'}"]
+    assert f"      write {tmp_path / 'a.conf'}" in apply_text(record).splitlines()
+    assert not (tmp_path / "fleet.apply").exists()
+    carried_out(ONE, TWO, tmp_path / "fleet.apply")
+    with pytest.raises(InputError, match="other links than those of the old plan"):
+        dry_run(ONE, THREE, tmp_path)
+    assert apply_text(dry_run(ONE, TWO, tmp_path)).startswith("already applied")

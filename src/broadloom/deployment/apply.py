@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from broadloom.deployment.rollout import Batch, Deployment, LinkSession, order, restarting
 from broadloom.deployment.targets.mosquitto_bridges import local_id, remote_id
 from broadloom.deployment.wiring import Hop, WiredLink, Wiring
-from broadloom.errors import InputError, UnreachableError
+from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
 from broadloom.mqtt.topic_filters import FilterIndex
 from broadloom.progress import stage
 from broadloom.storage import RecordJournal
@@ -373,6 +373,7 @@ class ChangeJournal:
         is_going_back: whether these steps lead back to the old deployment.
         kept: the messages of ended sessions, by the client id of the session.
         returned: how many of them had not arrived everywhere, and were published.
+        stopped: the brokers that were stopped when the way back began.
         sides: the old and the new deployment of the change that is under way.
         applied: the deployment to which the last complete change has led; None: not known.
 
@@ -392,6 +393,7 @@ class ChangeJournal:
         self.is_going_back = False
         self.kept: dict[str, list[Message]] = {}
         self.returned = 0
+        self.stopped: list[str] = []
         self.sides: list[DeployedState] = []
         self.applied: DeployedState | None = None
         for record in self._journal.records():
@@ -403,6 +405,7 @@ class ChangeJournal:
             if kind == "begin":
                 self.returned = 0
             self.digest = body["change"]
+            self.stopped = body.get("stopped", [])
             self.sides = [DeployedState(**side) for side in body.get("sides", ())]
             self.steps = [ApplyStep.from_record(step) for step in body["steps"]]
             self.done = 0
@@ -426,6 +429,7 @@ class ChangeJournal:
             "change": change.digest(),
             "steps": [one.record() for one in steps],
             "sides": [state._asdict() for state in change.states()],
+            "stopped": stopped_brokers(self.steps[: self.done + 1]) if back else [],
         }
         self._write("back" if back else "begin", body)
 
@@ -481,7 +485,8 @@ def apply_change(
 
     Raises:
         InputError: another change is under way, or there is nothing to go back from.
-        UnreachableError: a broker does not stop, start or answer; the same call goes on from there.
+        UnreachableError: a broker does not stop, start or answer; the same call goes on from there. This and
+            other errors of a step name the step and the brokers that are stopped.
     """
     if is_applied(change, journal, back):
         return change_counts((), 0, journal, back) | {"already_applied": True}
@@ -496,15 +501,49 @@ def apply_change(
                     control.take(steps[number])
                 else:
                     _take(steps[number], change, control, journal)
-            except UnreachableError as error:
-                raise UnreachableError(
-                    f"step {number + 1} of {len(steps)} ({text}): {error}; mend it and run the same command "
-                    "again, or go back with --roll-back"
-                ) from error
+            except _STEP_ERRORS as error:
+                raise _step_error(error, number, journal) from error
             journal.step_done()
             done(number + 1)
     journal.end(deployed_state(change.old if back else change.new))
     return change_counts(steps, first, journal, back)
+
+
+_STEP_ERRORS = (InputError, MissingExtraError, StorageError, UnreachableError)
+
+
+def _step_error(error: Exception, number: int, journal: ChangeJournal) -> Exception:
+    """An error of the same kind that names the step, the brokers that are stopped, and what to do."""
+    steps = journal.steps
+    stopped = ", ".join(stopped_brokers(steps[:number], journal.stopped))
+    down = f"; stopped now: {stopped}" if stopped else ""
+    way_back = "" if journal.is_going_back else ", or go back with --roll-back"
+    kind = next(kind for kind in _STEP_ERRORS if isinstance(error, kind))
+    return kind(
+        f"step {number + 1} of {len(steps)} ({steps[number].text()}): {error}{down}; mend it and run the "
+        f"same command again{way_back}"
+    )
+
+
+def stopped_brokers(steps: Iterable[ApplyStep], before: Iterable[str] = ()) -> list[str]:
+    """The brokers that are stopped after some steps.
+
+    Args:
+        steps: the steps that are done.
+        before: the brokers that were stopped before them.
+
+    Examples:
+        >>> stopped_brokers([ApplyStep("stop", ("rome",)), ApplyStep("start", ("oslo",))], ["oslo"])
+        ['rome']
+    """
+    found = dict.fromkeys(before)
+    for step in steps:
+        if step.action == "stop":
+            found |= dict.fromkeys(step.brokers)
+        elif step.action == "start":
+            for broker in step.brokers:
+                found.pop(broker, None)
+    return list(found)
 
 
 def change_counts(

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from broadloom.deployment.apply import NEW, OLD, ApplyStep, DeploymentChange, Message
 from broadloom.deployment.fleet_file import Fleet, FleetBroker
+from broadloom.deployment.fleet_hooks import COMMANDS
 from broadloom.deployment.fleet_targets import fleet_access
-from broadloom.deployment.rollout import LinkSession
+from broadloom.deployment.rollout import LinkSession, without_comments
 from broadloom.deployment.targets.mosquitto_bridges import remote_id
 from broadloom.deployment.wiring import WiredLink
-from broadloom.errors import InputError, UnreachableError, error_from_os
+from broadloom.errors import InputError, StorageError, UnreachableError, error_from_os
 from broadloom.mqtt.paho import (
     ArrivalWitness,
     close_sockets,
@@ -37,6 +40,7 @@ PATIENCE = 60.0  # seconds for a broker to stop, to answer, or to have its links
 PAUSE = 0.05
 CONNECT_SECONDS = 2.0
 FILE_MODE = 0o640  # of a new file: it can have passwords
+MOST_BROKERS = 16  # asked at the same time
 STATE = "$SYS/broker/connection/{}/state"
 _FAILED = 0x80
 
@@ -65,37 +69,105 @@ class FleetControl:
     """
 
     transit = 0.5
+    # The commands that a broker needs if a change or its rollback has a step; a path replaces the last two.
+    _needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"stop": ("stop", "start", "install", "remove")}
 
     def __init__(self, fleet: Fleet, change: DeploymentChange, patience: float = PATIENCE) -> None:
         self._fleet = fleet
+        self._change = change
         self._patience = patience
         self._texts = {OLD: change.old.texts(), NEW: change.new.texts()}
         self._qos = change.new.settings.qos
         self._witnesses: dict[str, ArrivalWitness] = {}
 
     def check(self, steps: Sequence[ApplyStep]) -> None:
-        """Check that each broker that restarts has the commands that it needs, and answers.
+        """Check before a change that brokers have what its steps need, and that all of them answer.
 
         Raises:
-            InputError: a command is missing.
+            InputError: a command is missing, or a file is not that of the old deployment.
+            MissingExtraError: the program of a command is not found.
+            StorageError: a file cannot be written.
             UnreachableError: a broker does not answer.
         """
-        brokers = [step.brokers[0] for step in steps if step.action == "stop"]
-        for name in brokers:
-            broker = self._broker(name)
-            hooks = broker.hooks
-            missing = [one for one in ("stop", "start") if getattr(hooks, one) is None]
-            if hooks.path is None:
-                missing += [one for one in ("install", "remove") if getattr(hooks, one) is None]
-            if missing:
-                raise InputError(
-                    f"broker {name!r} has no {missing[0]} command in {self._fleet.path or 'the fleet'}; give "
-                    f'hooks = {{ path = "...", stop = "...", start = "..." }}'
-                )
-            for one in ("install", "remove", "stop", "start"):
-                hooks.shown(one, self._values(broker, "links.conf"))
-        for name in brokers:
-            self._require_answer(name, CONNECT_SECONDS)
+        self.check_files(steps)
+        with ThreadPoolExecutor(MOST_BROKERS) as pool:
+            for _ in pool.map(lambda name: self._require_answer(name, CONNECT_SECONDS), self._asked(steps)):
+                pass
+
+    def check_files(self, steps: Sequence[ApplyStep]) -> None:
+        """The part of `check` that needs no network: the commands, and the files on this machine."""
+        needed = defaultdict[str, set[str]](set)
+        for step in steps:
+            for name in step.brokers:
+                needed[name].update(self._needs.get(step.action, ()))
+        for name, commands in needed.items():
+            if commands:
+                self._check_commands(self._broker(name), commands)
+        if steps:
+            for name in dict.fromkeys(name for texts in self._texts.values() for name in texts):
+                self._check_old_file(self._broker(name))
+
+    def _check_commands(self, broker: FleetBroker, commands: Collection[str]) -> None:
+        hooks = broker.hooks
+        if hooks.path is not None:
+            commands = set(commands) - {"install", "remove"}
+            check_writable(Path(hooks.path))
+        missing = [one for one in COMMANDS if one in commands and getattr(hooks, one) is None]
+        if missing:
+            names = [one for one in COMMANDS if one in commands and one not in ("install", "remove")]
+            example = ", ".join(f'{one} = "..."' for one in ("path", *names))
+            raise InputError(
+                f"broker {broker.name!r} has no {missing[0]} command in {self._fleet.path or 'the fleet'}; "
+                f"give hooks = {{ {example} }}"
+            )
+        for one in commands:
+            hooks.check(one, self._values(broker, _temporary_file()))
+
+    def _check_old_file(self, broker: FleetBroker) -> None:
+        """Raise if the file of a broker on this machine is not that of the old deployment."""
+        path = broker.hooks.path
+        expected = self._old_text(broker.name)
+        if path is None or expected is None:
+            return
+        try:
+            text = Path(path).read_text(errors="replace") if Path(path).exists() else ""
+        except OSError as error:
+            raise error_from_os(f"cannot read {path}", error) from error
+        known, found = (_setting_lines(one) for one in (expected, text))
+        if known != found:
+            gone, other = Counter(known) - Counter(found), Counter(found) - Counter(known)
+            raise InputError(
+                f"{path} of broker {broker.name!r} is not the file of the old plan: {gone.total():,} of its "
+                f"{len(known):,} lines are missing, {other.total():,} others are there; give the plan in use "
+                "first, or install the file of `deploy export` of the old plan and restart the broker"
+            )
+
+    def _old_text(self, broker: str) -> str | None:
+        """The file that a broker should have before the change; None: not known."""
+        return self._texts[OLD].get(broker, "")
+
+    def _asked(self, steps: Sequence[ApplyStep]) -> list[str]:
+        """The brokers that take part in steps."""
+        names: dict[str, None] = {}
+        for step in steps:
+            names |= dict.fromkeys(step.brokers)
+            names |= dict.fromkeys(session.broker for session in step.sessions)
+            names |= dict.fromkeys(end for link in step.links for end in link)
+            if step.action == "watch":
+                names |= dict.fromkeys(self._change.watched(step))
+        return list(names)
+
+    def commands(self, step: ApplyStep) -> list[str]:
+        """The commands that a step runs, and the files that it writes or deletes."""
+        found = []
+        actions = ("install", "reload") if step.action == "reload" else (step.action,)
+        for broker in map(self._broker, step.brokers):
+            for action in (one for one in actions if one in COMMANDS):
+                if action in ("install", "remove") and broker.hooks.path is not None:
+                    found.append(f"{'write' if action == 'install' else 'delete'} {broker.hooks.path}")
+                else:
+                    found.append(broker.hooks.shown(action, self._values(broker, _temporary_file())))
+        return found
 
     # BrokerControl.
 
@@ -286,6 +358,42 @@ class FleetControl:
                 f"the link of {link.owner!r} to {link.peer!r} is not up after {self._patience:g} s; see the "
                 f"log of {link.owner!r}"
             )
+
+
+def _temporary_file() -> str:
+    """A path such as an install command gets."""
+    return str(Path(tempfile.gettempdir()) / "broadloom-apply-file" / "broadloom.conf")
+
+
+def _setting_lines(text: str) -> list[str]:
+    """The lines of a file that mean something, but for passwords, which change by themselves."""
+    lines = (line.strip() for line in without_comments(text))
+    return [line for line in lines if line and not line.startswith("remote_password ")]
+
+
+def check_writable(path: Path) -> None:
+    """Check that a file can be written, and keeps its owner.
+
+    Raises:
+        InputError: it exists and is not a file, or one of its parents is not a folder.
+        StorageError: there is no right to write it.
+    """
+    target = path.resolve()
+    try:
+        if target.exists() and not target.is_file():
+            raise InputError(f"{path} exists and is not a file; choose another path")
+        folder = next(one for one in target.parents if one.exists())
+        if not folder.is_dir():
+            raise InputError(f"cannot write {path}: {folder} is not a folder; choose another path")
+        user = os.geteuid() if hasattr(os, "geteuid") else 0
+        is_foreign = user != 0 and target.exists() and target.stat().st_uid != user
+    except OSError as error:
+        raise error_from_os(f"cannot write {path}", error) from error
+    remedy = "run this as a user who can, or give install and remove commands instead of path"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StorageError(f"cannot write {path}: no right to write in {folder}; {remedy}")
+    if is_foreign:
+        raise StorageError(f"cannot write {path}: it belongs to another user, and must stay so; {remedy}")
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -440,11 +440,12 @@ def restarting(old: Deployment, new: Deployment) -> list[str]:
     return [
         broker
         for broker in new.wiring.brokers
-        if broker in before and _without_comments(before[broker]) != _without_comments(after[broker])
+        if broker in before and without_comments(before[broker]) != without_comments(after[broker])
     ]
 
 
-def _without_comments(text: str) -> list[str]:
+def without_comments(text: str) -> list[str]:
+    """The lines of a file that mean something to a broker."""
     return [line.split("  # ")[0] for line in text.splitlines() if not line.startswith("#")]
 
 
