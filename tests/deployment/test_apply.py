@@ -117,6 +117,10 @@ class PretendBrokers:
         assert self.up[broker]
         assert filters
 
+    def end_watch(self, broker):
+        """Its broker must be up."""
+        assert self.up[broker]
+
     def record(self):
         """Nothing is seen."""
 

@@ -24,9 +24,12 @@ from broadloom.deployment import (
 from broadloom.deployment.apply import ChangeJournal, DeploymentChange, access_note, apply_change
 from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.fleet_control import FleetControl
+from broadloom.deployment.fleet_targets import fleet_access
 from broadloom.deployment.nats_control import NatsControl, NatsReloads
 from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
+from broadloom.mqtt.paho import publish_messages, stop_client
 from fleet_lab import wait_until
+from operator_sites import fleet_of, running_sites
 
 X = ("x",)
 AB, BC, AC = (WiredLink(u, v, X, X) for u, v in ("ab", "bc", "ac"))
@@ -327,3 +330,85 @@ def test_a_dry_run_refuses_what_the_run_would_and_shows_commands_and_paths(tmp_p
     with pytest.raises(InputError, match="other links than those of the old plan"):
         dry_run(ONE, THREE, tmp_path)
     assert apply_text(dry_run(ONE, TWO, tmp_path)).startswith("already applied")
+
+
+class WatchedBrokers(PretendBrokers):
+    """Brokers that know which sessions watch them."""
+
+    def __init__(self, change, killed_at=None):
+        super().__init__(change, killed_at)
+        self.watching = set()
+
+    def watch(self, broker, filters):
+        """A session begins."""
+        super().watch(broker, filters)
+        self.watching.add(broker)
+        self._count()
+
+    def end_watch(self, broker):
+        """It ends."""
+        super().end_watch(broker)
+        self._count()
+        self.watching.discard(broker)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_change_that_is_killed_anywhere_leaves_no_session_that_watches(back):
+    """The process that goes on does not have the sessions, and ends them all the same."""
+    change = DeploymentChange(TWO, THREE)
+    whole = WatchedBrokers(change)
+    apply_change(change, change.steps(), whole, ChangeJournal(None))
+    assert whole.calls > 10
+    assert whole.watching == set()
+    seen = 0
+    for killed_at in range(1, whole.calls + 1):
+        brokers, journal = WatchedBrokers(change, killed_at), ChangeJournal(None)
+        with pytest.raises(KeyboardInterrupt):
+            apply_change(change, change.steps(), brokers, journal)
+        seen += bool(brokers.watching)
+        apply_change(change, change.steps(), brokers, journal, back=back)
+        assert brokers.watching == set()
+    assert seen > 3
+
+
+def test_an_installed_file_keeps_its_owner_and_a_new_one_has_the_group_of_its_folder(tmp_path, monkeypatch):
+    given = {}
+    monkeypatch.setattr(
+        "os.chown", lambda path, user, group: given.update({Path(path).parent: (user, group)})
+    )
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    old, new = tmp_path / "old" / "links.conf", tmp_path / "new" / "links.conf"
+    for path in (old, new):
+        path.parent.mkdir()
+    old.write_text("before")
+    real = Path.stat
+
+    def stat(path, **options):
+        found = real(path, **options)
+        numbers = {old: (1234, 5678), new.parent: (7, 4321)}.get(path)
+        return found if numbers is None else os.stat_result((*found[:4], *numbers, *found[6:]))
+
+    monkeypatch.setattr(Path, "stat", stat)
+    change = DeploymentChange(ONE, THREE)
+    for path in (old, new):
+        FleetControl(fleet_with(path=str(path), **STOP), change).install("a", "new")
+        assert path.read_text() == THREE.texts()["a"]
+    assert given == {old.parent: (1234, 5678), new.parent: (0, 4321)}
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_the_session_of_a_killed_watch_is_ended_by_the_process_that_goes_on(tmp_path):
+    with running_sites(tmp_path, "a") as sites:
+        fleet = fleet_of(sites)
+        change = DeploymentChange(ONE, TWO)
+        killed = FleetControl(fleet, change)
+        killed.watch("a", ["x"])
+        stop_client(killed._witnesses["a"]._client)  # and leaves the session, as a kill does
+        address, login = fleet_access(fleet, "a")
+        publish_messages(address, login, [("x", b"1")])
+        FleetControl(fleet, change).end_watch("a")
+        sites["a"].run("stop")
+        stored = (sites["a"].folder / "mosquitto.db").read_bytes()
+        assert b"broadloom-apply-watch-a" not in stored
+        sites["a"].run("start")

@@ -151,6 +151,9 @@ class BrokerControl(Protocol):
     def watch(self, broker: str, filters: Sequence[str]) -> None:
         """Remember from now on which messages arrive at a broker."""
 
+    def end_watch(self, broker: str) -> None:
+        """End the session that watched a broker; it can be one that a killed process has left."""
+
     def record(self) -> None:
         """Keep what arrives at the watched brokers, until the next broker starts."""
 
@@ -373,6 +376,7 @@ class ChangeJournal:
         is_going_back: whether these steps lead back to the old deployment.
         kept: the messages of ended sessions, by the client id of the session.
         returned: how many of them had not arrived everywhere, and were published.
+        watched: the brokers at which a session watches what arrives.
         stopped: the brokers that were stopped when the way back began.
         sides: the old and the new deployment of the change that is under way.
         applied: the deployment to which the last complete change has led; None: not known.
@@ -393,6 +397,7 @@ class ChangeJournal:
         self.is_going_back = False
         self.kept: dict[str, list[Message]] = {}
         self.returned = 0
+        self.watched: list[str] = []
         self.stopped: list[str] = []
         self.sides: list[DeployedState] = []
         self.applied: DeployedState | None = None
@@ -415,6 +420,10 @@ class ChangeJournal:
             self.kept.setdefault(body["session"], []).extend(
                 (topic, b64decode(payload)) for topic, payload in body["messages"]
             )
+        elif kind == "watch":
+            self.watched = sorted({*self.watched, *body["brokers"]})
+        elif kind == "unwatched":
+            self.watched = []
         elif kind == "returned":
             self.kept = {}
             self.returned += body["messages"]
@@ -445,6 +454,16 @@ class ChangeJournal:
     def forget_kept(self, published: int) -> None:
         """The kept messages have arrived everywhere; some were published again for that."""
         self._write("returned", {"messages": published})
+
+    def watch(self, brokers: Iterable[str]) -> None:
+        """Sessions will watch what arrives at brokers."""
+        if not set(brokers) <= set(self.watched):
+            self._write("watch", {"brokers": sorted(brokers)})
+
+    def unwatched(self) -> None:
+        """No session watches any more."""
+        if self.watched:
+            self._write("unwatched", {})
 
     def end(self, applied: DeployedState) -> None:
         """The change is complete: the journal no longer has its steps, nor the messages that it kept.
@@ -505,6 +524,8 @@ def apply_change(
                 raise _step_error(error, number, journal) from error
             journal.step_done()
             done(number + 1)
+    if not isinstance(control, LiveControl):
+        _end_watches(control, journal)
     journal.end(deployed_state(change.old if back else change.new))
     return change_counts(steps, first, journal, back)
 
@@ -639,7 +660,9 @@ def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, jou
         for session in step.sessions:
             control.drain(session, partial(journal.keep, session.client))
     elif step.action == "watch":
-        for broker, filters in change.watched(step).items():
+        watched = change.watched(step)
+        journal.watch(watched)
+        for broker, filters in watched.items():
             control.watch(broker, filters)
         control.record()
     elif step.action in ("open", "close"):
@@ -648,12 +671,20 @@ def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, jou
                 pass
     elif step.action == "return":
         journal.forget_kept(_return_messages(change, step, control, journal))
+        _end_watches(control, journal)
     elif step.action == "wait":
         control.wait(change.links_of(step))
     elif step.action == "install":
         control.install(step.brokers[0], step.side)
     else:
         getattr(control, step.action)(step.brokers[0])
+
+
+def _end_watches(control: BrokerControl, journal: ChangeJournal) -> None:
+    """End all sessions that watch, also those that a killed process has left."""
+    for broker in journal.watched:
+        control.end_watch(broker)
+    journal.unwatched()
 
 
 def _return_messages(

@@ -56,6 +56,11 @@ def fleet_broker(fleet: Fleet, name: str) -> FleetBroker:
     return fleet.brokers[name]
 
 
+def watch_name(broker: str) -> str:
+    """The client id of the session that watches what arrives at a broker during a change."""
+    return f"broadloom-apply-watch-{broker}"
+
+
 class FleetControl:
     """Changes the brokers of a fleet, by the commands of its file.
 
@@ -238,8 +243,17 @@ class FleetControl:
         """Remember from now on which messages arrive at a broker."""
         if broker not in self._witnesses:
             address, login = fleet_access(self._fleet, broker)
-            self._witnesses[broker] = ArrivalWitness(address, f"broadloom-watch-{broker}", login)
+            self._witnesses[broker] = ArrivalWitness(address, watch_name(broker), login)
         self._witnesses[broker].watch(filters)
+
+    def end_watch(self, broker: str) -> None:
+        """End the session that watched a broker; it can be one that a killed process has left."""
+        if broker in self._witnesses:
+            self._witnesses.pop(broker).close()
+        address, login = fleet_access(self._fleet, broker)
+        code, reason = request_once(address, watch_name(broker), login, lambda _: None, clean=True)
+        if code is None or code >= _FAILED:
+            raise UnreachableError(f"cannot end the session {watch_name(broker)!r} at {address}: {reason}")
 
     def record(self) -> None:
         """Keep what arrives at the watched brokers, until the next broker starts.
@@ -397,9 +411,22 @@ def check_writable(path: Path) -> None:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write a file that can have passwords: others cannot read it, unless they could read the one before."""
+    """Write a file that can have passwords: others cannot read it, unless they could read the one before.
+
+    It has the owner and the group of the one before; a new file has the group of its folder, if the user can
+    give it that.
+    """
     try:
-        mode = path.stat().st_mode & 0o777 if path.exists() else FILE_MODE
+        before = path.stat() if path.exists() else None
+        folder = path.parent.stat() if path.parent.exists() else None
     except OSError as error:
         raise error_from_os(f"cannot write {path}", error) from error
-    write_file(path, text.encode(), mode)
+    if before is not None:
+        write_file(path, text.encode(), before.st_mode & 0o777, (before.st_uid, before.st_gid))
+        return
+    owner = None
+    if folder is not None and hasattr(os, "geteuid"):
+        user = os.geteuid()
+        can_give = user == 0 or folder.st_gid in (os.getegid(), *os.getgroups())
+        owner = (user, folder.st_gid) if can_give else None
+    write_file(path, text.encode(), FILE_MODE, owner)
