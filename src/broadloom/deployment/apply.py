@@ -90,7 +90,7 @@ class ApplyStep(NamedTuple):
         if self.action == "return":
             return "publish what waited in ended sessions and has not arrived"
         if self.action == "watch":
-            return f"watch what arrives, for {len(self.sessions)} sessions that will end"
+            return f"watch what arrives of topics whose links change at {names}"
         if self.action in _LIVE_TEXTS:
             return _LIVE_TEXTS[self.action].format(names=names, side=self.side)
         if self.action == "install":
@@ -155,7 +155,7 @@ class BrokerControl(Protocol):
         """End the session that watched a broker; it can be one that a killed process has left."""
 
     def record(self) -> None:
-        """Keep what arrives at the watched brokers, until the next broker starts."""
+        """Keep what arrives at the watched brokers, until the links of a batch are up."""
 
     def recorded(self) -> list[list[Message]]:
         """The messages that were kept at each watched broker."""
@@ -184,7 +184,7 @@ def change_steps(batches: Iterable[Batch], having: Collection[str], side: str = 
         side: whose links are installed.
     """
     for batch in batches:
-        if batch.ended:
+        if batch.dropped or batch.ended:
             yield ApplyStep("watch", batch.brokers, batch.ended, side)
         pending: list[tuple[str, LinkSession]] = []
         for action, broker, session in batch.actions():
@@ -282,7 +282,7 @@ class DeploymentChange(NamedTuple):
         """The steps from the old deployment to the new one; `at_once`: all brokers restart together."""
         batches = order(self.old.wiring, self.new.wiring, at_once, restarting(self.old, self.new))
         steps = list(change_steps(batches, self.new.wiring.brokers))
-        return [*steps, ApplyStep("return", ())] if any(batch.ended for batch in batches) else steps
+        return [*steps, ApplyStep("return", ())] if any(step.action == "watch" for step in steps) else steps
 
     def back_steps(self, steps: Sequence[ApplyStep], done: int) -> list[ApplyStep]:
         """The steps back to the old deployment.
@@ -324,19 +324,29 @@ class DeploymentChange(NamedTuple):
         return (self.old if step.side == OLD else self.new).wiring
 
     def watched(self, step: ApplyStep) -> dict[str, list[str]]:
-        """What to watch at each broker: its subscriptions that meet topics of sessions that will end.
+        """What to watch at each broker: its subscriptions that meet topics of links that end or change.
 
-        Also what the links of these sessions take from it.
+        Also what these links take from it. A message can wait for a link that stays while its owner restarts,
+        and arrive when the next link on its way no longer carries it.
         """
         links = {name: link for side in self for link in side.wiring.links for name in ids_of(link)}
         ending = {links[session.client] for session in step.sessions}
-        index = FilterIndex({text for link in ending for text in link.filters()})
+        moved: dict[Hop, set[str]] = {}
+        carried = [
+            {hop: set(texts) for link in side.wiring.links for hop, texts in link.carried()} for side in self
+        ]
+        owners = {link[:2] for side in self for link in side.wiring.links if link.owner in step.brokers}
+        for hop in {hop for owner, peer in owners for hop in ((owner, peer), (peer, owner))}:
+            moved[hop] = carried[0].get(hop, set()) ^ carried[1].get(hop, set())
+        for link in ending:
+            for hop, texts in link.carried():
+                moved.setdefault(hop, set()).update(texts)
+        index = FilterIndex({text for texts in moved.values() for text in texts})
         found = defaultdict[str, set[str]](set)
         for name, texts in self.wiring_of(step).wants.items():
             found[name].update(text for text in texts if any(index.meeting(text)))
-        for link in ending:
-            for (start, _), texts in link.carried():
-                found[start].update(texts)
+        for (start, _), changed in moved.items():
+            found[start].update(changed)
         return {name: sorted(texts) for name, texts in found.items() if texts}
 
     def links_of(self, step: ApplyStep) -> list[WiredLink]:

@@ -185,7 +185,7 @@ class FleetControl:
 
     def start(self, broker: str) -> None:
         """Start a broker, and wait until it answers."""
-        self._record(False)  # all brokers of a batch have stopped
+        self._expect_duplicates()
         self._run(broker, "start", is_done=lambda: self._listens(broker))
         self._require_answer(broker, self._patience)
 
@@ -228,6 +228,7 @@ class FleetControl:
                 owned[link.owner].append(link)
         for owner, own in owned.items():
             self._wait_at(owner, own)
+        self._stop_recording()
 
     def update(self, action: str, session: LinkSession) -> None:
         """Open or close a session."""
@@ -256,18 +257,28 @@ class FleetControl:
             raise UnreachableError(f"cannot end the session {watch_name(broker)!r} at {address}: {reason}")
 
     def record(self) -> None:
-        """Keep what arrives at the watched brokers, until the next broker starts.
+        """Keep what arrives at the watched brokers, until the links of a batch are up.
 
         Before it begins, what was under way when the watch began has passed; and before it returns, what
         was under way when it began.
         """
         time.sleep(self.transit)
-        self._record(True)
+        for witness in self._witnesses.values():
+            witness.is_recording, witness.is_doubtful = True, False
         time.sleep(self.transit)
 
-    def _record(self, is_on: bool) -> None:
+    def _expect_duplicates(self) -> None:
+        """From the first start of a batch on, links send again what was not acknowledged."""
         for witness in self._witnesses.values():
-            witness.is_recording = is_on
+            witness.is_doubtful = True
+
+    def _stop_recording(self) -> None:
+        """Keep nothing from now on; what brokers had received before they stopped has come by then."""
+        recording = [witness for witness in self._witnesses.values() if witness.is_recording]
+        for witness in recording:
+            witness.catch_up()
+        for witness in recording:
+            witness.is_recording = False
 
     def recorded(self) -> list[list[Message]]:
         """The messages that were kept at each watched broker."""

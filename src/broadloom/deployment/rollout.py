@@ -94,6 +94,7 @@ class Batch(NamedTuple):
         grown: additional topic filters of links that stay, to subscribe while their owners are stopped.
         shrunk: dropped topic filters of links that stay, to unsubscribe while their owners are stopped.
         ended: sessions of removed links, to end while or after their owners restart.
+        dropped: the topic filters that some link no longer carries.
     """
 
     brokers: tuple[str, ...]
@@ -103,6 +104,7 @@ class Batch(NamedTuple):
     grown: tuple[LinkSession, ...]
     shrunk: tuple[LinkSession, ...]
     ended: tuple[LinkSession, ...]
+    dropped: tuple[str, ...] = ()
 
     def actions(self) -> Iterator[BatchAction]:
         """The actions, in order.
@@ -363,7 +365,8 @@ def _with_sessions(brokers: tuple[str, ...], before: Links, planner: _BatchPlann
         for one, other, found in ((link, new_links[ends], shrunk), (new_links[ends], link, grown)):
             if difference := tuple(sorted(set(one.into) - set(other.into))):
                 found.append(_session_at_peer(link, difference))
-    return Batch(brokers, after, planner.cut, tuple(opened), tuple(grown), tuple(shrunk), tuple(ended))
+    sessions = (tuple(opened), tuple(grown), tuple(shrunk), tuple(ended))
+    return Batch(brokers, after, planner.cut, *sessions, dropped=tuple(sorted(dropped)))
 
 
 def _session_at_peer(link: WiredLink, filters: tuple[str, ...] = ()) -> LinkSession:
