@@ -404,7 +404,7 @@ def change(sites, tmp_path):
     fleet_of(sites).save(tmp_path / "fleet.toml")
     wants = {"a": ["x"], "b": ["x", "y"], "c": ["y", "z"], "d": ["x", "z"], "e": ["x", "y"]}
     for seed, (name, members) in enumerate((("empty", ""), ("old", "abcd"), ("new", "bcde"))):
-        lists = [wants[broker] if members else [f"own-{broker}"] for broker in members or "abcd"]
+        lists = [wants[broker] if members else [] for broker in members or "abcd"]
         interest = bl.Interest.from_lists(lists, node_ids=list(members or "abcd"))
         weights = bl.workload.weights(nodes=4, kind="planar", seed=seed)
         bl.link(interest, weights, "gm").save(tmp_path / name)
