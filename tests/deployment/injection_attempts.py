@@ -47,7 +47,21 @@ HOSTILE = (
         "é",
     ),
 )
-FIELDS = ("id", "topic", "address", "host", "user", "password", "ca", "folder", "leaf_listen")
+FIELDS = (
+    "id",
+    "topic",
+    "address",
+    "host",
+    "user",
+    "password",
+    "ca",
+    "certificate",
+    "key",
+    "folder",
+    "pattern",
+    "leaf_listen",
+)
+PATHS = {"ca": "/pki/{}", "certificate": "/pki/c{}", "key": "/pki/k{}"}
 HARMLESS = {"address": "10.0.0.9"}  # instead of "zz"
 
 
@@ -57,7 +71,8 @@ def exported(target, field, text, number=0, account=None):
     topic = f"t/{text}" if field == "topic" else "t/x"
     address = {"address": text, "host": f"h{text}"}.get(field, f"{HOST}:1")
     login = FleetLogin(f"u{text}" if field == "user" else "links", password_env="UNUSED")
-    tls = FleetTls(f"/pki/{text}" if field == "ca" else "/pki/ca.crt", "/pki/me.crt", "/pki/me.key")
+    files = {"ca": "/pki/ca.crt", "certificate": "/pki/me.crt", "key": "/pki/me.key"}
+    tls = FleetTls(**files | ({field: PATHS[field].format(text)} if field in PATHS else {}))
     listen = f"10.0.0.1{text}" if field == "leaf_listen" else "10.0.0.1:7500"
     fleet = Fleet(
         [
@@ -79,6 +94,8 @@ def exported(target, field, text, number=0, account=None):
     )
     password = bridge_secret(f"p{text}" if field == "password" else "secret", there)
     chosen = replace(chosen, passwords={there: password})
+    if field == "pattern":  # --address, without addresses of a fleet
+        chosen = replace(chosen, addresses={}, address="{broker}" + text)
     link = WiredLink(here, there, (topic,), (topic,))
     wiring = Wiring((here, there), {here: (topic,), there: (topic,)}, {}, (link,))
     return Deployment(wiring, chosen, export(wiring, target, chosen))

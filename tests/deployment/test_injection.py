@@ -10,18 +10,30 @@ import os
 import re
 import shlex
 import subprocess
+from functools import partial
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from injection_attempts import FIELDS, HARMLESS, accepted, attempts, exported, exported_or_refused
+from injection_attempts import (
+    FIELDS,
+    HARMLESS,
+    HOSTILE,
+    PATHS,
+    accepted,
+    attempts,
+    exported,
+    exported_or_refused,
+)
 
-from broadloom import InputError, Interest
+from broadloom import Fleet, InputError, Interest
 from broadloom.deployment import (
     TARGETS,
     Deployment,
     FleetBroker,
+    FleetHooks,
+    FleetTls,
     Wiring,
     compare_exports,
     export,
@@ -30,7 +42,7 @@ from broadloom.deployment import (
 )
 from broadloom.deployment.link_access import password_reference
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
-from broadloom.deployment.targets import nats_leafnodes
+from broadloom.deployment.targets import haproxy_router, nats_leafnodes
 from emqx_checks import check_calls, sql_tokens
 from fleet_lab import LabBroker
 from nats_sites import ACCOUNTS
@@ -78,7 +90,9 @@ def json_parts(text):
             uri = urlsplit(value)
             query = parse_qs(uri.query, strict_parsing=uri.scheme == "amqps")
             values.extend([uri.hostname, unquote(uri.username or ""), unquote(uri.password or "")])
-            values.extend(query.get("cacertfile", ()))
+            values.extend(
+                one for name in ("cacertfile", "certfile", "keyfile") for one in query.get(name, ())
+            )
             assert uri.scheme == "amqp" or query["verify"] == ["verify_peer"]
             return uri.scheme, uri.port, uri.path, uri.fragment, sorted(query)
         if key == "sql":
@@ -116,7 +130,8 @@ def test_every_attempt_is_refused_or_is_a_value(target):
         kept += 1
         shape, values = parts_of(target, deployment)
         assert shape == harmless[field], (field, text)
-        given = {"topic": f"t/{text}", "user": f"u{text}", "password": f"p{text}", "ca": f"/pki/{text}"}
+        given = {"topic": f"t/{text}", "user": f"u{text}", "password": f"p{text}"}
+        given |= {name: path.format(text) for name, path in PATHS.items()}
         if field in given and not (target.name == "nats" and field == "topic"):
             wanted = given[field]
             if target.name == "rabbitmq" and field == "topic":
@@ -258,3 +273,93 @@ def test_emqx_knows_every_field_of_all_accepted_calls():
     for _, _, deployment in accepted(target):
         for content in deployment.files.values():
             check_calls(json.loads(content))
+
+
+# Routers, commands of an operator, and URLs of admin APIs.
+
+
+def made_or_refused(make):
+    """What a function returns, or None if it is refused by an error of one line."""
+    try:
+        return make()
+    except InputError as refused:
+        message = str(refused)
+    assert message.isprintable()
+    return None
+
+
+def router_shape(text):
+    """The numbers of words of each line, as HAProxy reads them: quotes and comments as in a shell."""
+    return [len(shlex.split(line, comments=True)) for line in text.splitlines()]
+
+
+def routers(field, text):
+    """The files of routers with a text in one field."""
+    own = {"certificate": "/pki/server.pem", "relay_ca": "/pki/relay.crt", "folder": "/etc/haproxy"}
+    own |= {"listen": "10.0.0.1:8883", "relay": "10.0.0.2:8781", "socket": "/run/admin.sock"}
+    if field in own:
+        own[field] += text
+    ca = f"/pki/ca{text}" if field == "ca" else "/pki/ca.crt"
+    name = f"b{text}" if field == "id" else "b"
+    host = f"h{text}" if field == "host" else "h.example.org"
+    fleet = Fleet([FleetBroker("a", "10.0.0.3", tls=None), FleetBroker(name, host, tls=FleetTls(ca))])
+    return haproxy_router.files(fleet, haproxy_router.RouterSettings(**own))
+
+
+ROUTER_FIELDS = ("id", "host", "ca", "certificate", "relay_ca", "folder", "listen", "relay", "socket")
+
+
+@pytest.mark.parametrize("field", ROUTER_FIELDS)
+def test_every_attempt_at_a_router_is_refused_or_is_a_value(field):
+    harmless = [
+        router_shape(text) for text in routers(field, "" if field in ("listen", "relay") else "z").values()
+    ]
+    refused = 0
+    for text in HOSTILE:
+        found = made_or_refused(partial(routers, field, text))
+        if found is None:
+            refused += 1
+            continue
+        assert [router_shape(one) for one in found.values()] == harmless, text
+        assert all(line.isprintable() for one in found.values() for line in one.split("\n"))
+    assert refused > 10
+
+
+def test_every_attempt_at_a_command_is_refused_or_is_one_word_for_a_shell_too():
+    hooks = FleetHooks(
+        install="scp {file} {uri_host}:/etc/{broker}.conf", stop="ssh {host} halt {broker} {port}"
+    )
+    plain = {"broker": "b", "host": "h", "uri_host": "h", "port": "1883", "file": "/tmp/f"}
+    kept = 0
+    for place in plain:
+        for text in (*HOSTILE, "-oProxyCommand=id", "[a]", "?", "a=b"):
+            for value in (text, f"b{text}"):
+                for name in ("install", "stop"):
+                    shown = made_or_refused(partial(hooks.shown, name, plain | {place: value}))
+                    if shown is None or value not in shown:
+                        continue  # refused, or the command does not have this place
+                    words = shlex.split(shown)
+                    kept += 1
+                    assert len(words) == (3 if name == "install" else 5)
+                    assert shlex.split(" ".join(words), comments=True) == words  # on the other machine
+                    assert not any(word.startswith("-") for word in words)
+                    assert not re.search(r"[$`;&|<>*?~{}()'\"\\!#\s]", "".join(words))
+    assert kept > 5
+
+
+def test_every_attempt_at_the_url_of_an_admin_api_is_refused_or_leads_to_the_same_host():
+    refused = 0
+    for text in (*HOSTILE, "@evil.example.org", "#@evil.example.org", "\\@evil.example.org"):
+        for url in (
+            f"http://10.0.0.1{text}:8222",
+            f"http://10.0.0.1:8222{text}",
+            f"http://10.0.0.1:8222/{text}",
+        ):
+            if made_or_refused(partial(FleetBroker, "a", "10.0.0.1", "nats", subscriptions=url)) is None:
+                refused += 1
+                continue
+            parts = urlsplit(url)
+            assert (parts.hostname or "").startswith("10.0.0.1"), url
+            assert re.fullmatch(r"[\w.-]+", parts.hostname or ""), url
+            assert parts.username is None
+    assert refused > 100

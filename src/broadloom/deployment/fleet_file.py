@@ -789,7 +789,9 @@ def _check_source(value: object) -> None:
     try:
         parts = urlsplit(text)
         has_login = "@" in parts.netloc
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_good = parts.scheme in ("http", "https") and parts.port != 0
+        if is_good and not has_login:
+            Address.parse(parts.netloc, PLAIN_PORT, "subscriptions")
     except ValueError:
         has_login, is_good = "@" in text, False
     if has_login:  # the error must not repeat what can be a password

@@ -21,7 +21,8 @@ COMMANDS = ("install", "remove", "stop", "start", "reload")
 FILE = "file"  # what only an install command has
 PLACES = ("broker", "host", "uri_host", "port", FILE)
 _PLACE = re.compile(r"\{(\w*)\}")
-_HARMLESS = re.compile(r"[A-Za-z0-9_./:\[][A-Za-z0-9_.:@%+,/\[\]-]*")  # IPv6 hosts have brackets or not
+_HARMLESS = re.compile(r"[A-Za-z0-9_./:][A-Za-z0-9_.:@%+,/-]*")
+_BRACKETED = re.compile(r"\[[A-Za-z0-9.:%]+\]")  # an IPv6 address
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,8 @@ def _filled(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
 
     def value(found: re.Match[str]) -> str:
         text = values[found[1]]
-        if not _HARMLESS.fullmatch(text):
+        is_host = found[1] == "uri_host" and _BRACKETED.fullmatch(text)
+        if not is_host and not _HARMLESS.fullmatch(text):
             raise InputError(
                 f"{{{found[1]}}} of a command would be {text!r}, which a shell can read as more than a word; "
                 "write the command of this broker without it"

@@ -7,6 +7,7 @@ the agent that moves clients, and to its new broker if the relay does not answer
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -26,6 +27,7 @@ RELAY_PORT = 8781
 FOLDER = "/etc/haproxy"
 SOCKET = "/run/haproxy/admin.sock"
 CERTIFICATE = f"{FOLDER}/server.pem"
+_WORD = re.compile(r"[\w/.+=@:~-]+")
 SERVED, MOVING = "broker-", "moving-"  # prefixes of backends
 _CONFIG = """\
 # Router of MQTT clients next to broker {broker}, written by broadloom. Install it as {folder}/haproxy.cfg.
@@ -73,12 +75,21 @@ class RouterSettings:
 
     def __post_init__(self) -> None:
         for name in ("certificate", "relay_ca", "socket", "folder"):
-            value = getattr(self, name)
-            if value is not None and any(char.isspace() for char in check_line(value, name)):
-                raise InputError(f"{name} is {value!r}; give a path without spaces")
-        if not self.listen.isdecimal():
+            if getattr(self, name) is not None:
+                _check_word(getattr(self, name), name)
+        if not (self.listen.isascii() and self.listen.isdecimal()):
             Address.parse(self.listen, what="listen")
         Address.parse(self.relay, what="relay")
+
+
+def _check_word(path: str, name: str) -> str:
+    """Raise unless HAProxy reads a path as one word, as it is."""
+    if not _WORD.fullmatch(check_line(path, name)):
+        raise InputError(
+            f"{name} is {path!r}, which HAProxy would not read as a path; give one of letters, digits and "
+            "/._-+=@:~ only"
+        )
+    return path
 
 
 def served_by(broker: str) -> str:
@@ -197,6 +208,7 @@ def _server(broker: FleetBroker) -> str:
         return address
     host = broker.host_and_port().hostname
     ca = broker.tls.ca or f"{SYSTEM_CERTIFICATES}/ca-certificates.crt"
+    _check_word(ca, f"ca of broker {broker.name!r}")
     tls = f"{address} ssl verify required ca-file {ca}"
     if not _is_ip(host):
         return f"{tls} verifyhost {host} sni str({host})"
