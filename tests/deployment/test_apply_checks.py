@@ -26,6 +26,7 @@ from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.fleet_control import FleetControl
 from broadloom.deployment.fleet_targets import fleet_access
 from broadloom.deployment.nats_control import NatsControl, NatsReloads
+from broadloom.deployment.targets import nats_leafnodes
 from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
 from broadloom.mqtt.paho import publish_messages, stop_client
 from fleet_lab import wait_until
@@ -434,3 +435,27 @@ def test_nats_listeners_that_anyone_can_link_to_are_named(access, is_open):
     text = "anyone who can reach 10.0.0.7:7500 can link to broker 'a' (and 2 more)"
     assert any(note.startswith(text) for note in notes) == is_open
     assert brokers["a"].has_open_links == is_open
+
+
+def test_a_file_of_nats_has_the_passwords_of_the_old_plan_or_references_to_them(tmp_path):
+    path = tmp_path / "broadloom.conf"
+    hooks = FleetHooks(path=str(path), reload="true")
+    login = FleetLogin("links", password_env="LINKS")
+    brokers = {
+        name: FleetBroker(
+            name, f"10.0.0.{n}", "nats", login=login, hooks=hooks if name == "a" else FleetHooks()
+        )
+        for n, name in enumerate("abc", 1)
+    }
+    settings = Settings(brokers=brokers, passwords=dict.fromkeys("abc", "sesame"))
+    references = replace(settings, passwords={})
+    sides = [Deployment(one.wiring, settings, one.files) for one in (ONE, THREE)]
+    control = NatsControl(bl.Fleet(list(brokers.values())), NatsReloads(*sides), 1)
+    for chosen in (settings, references):
+        path.write_text(nats_leafnodes.files(ONE.wiring, chosen)["broker-a.conf"])
+        assert ("sesame" in path.read_text()) == (chosen is settings)
+        control._check_old_file(brokers["a"])
+    path.write_text(nats_leafnodes.files(THREE.wiring, settings)["broker-a.conf"])
+    with pytest.raises(InputError, match="is not the file of the old plan") as caught:
+        control._check_old_file(brokers["a"])
+    assert "sesame" not in str(caught.value)

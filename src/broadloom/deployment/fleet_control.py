@@ -131,15 +131,16 @@ class FleetControl:
     def _check_old_file(self, broker: FleetBroker) -> None:
         """Raise if the file of a broker on this machine is not that of the old deployment."""
         path = broker.hooks.path
-        expected = self._old_text(broker.name)
-        if path is None or expected is None:
+        expected = self._old_texts(broker.name)
+        if path is None or not expected:
             return
         try:
             text = Path(path).read_text(errors="replace") if Path(path).exists() else ""
         except OSError as error:
             raise error_from_os(f"cannot read {path}", error) from error
-        known, found = (_setting_lines(one) for one in (expected, text))
-        if known != found:
+        found = _setting_lines(text)
+        if all(found != _setting_lines(one) for one in expected):
+            known = _setting_lines(expected[0])
             gone, other = Counter(known) - Counter(found), Counter(found) - Counter(known)
             raise InputError(
                 f"{path} of broker {broker.name!r} is not the file of the old plan: {gone.total():,} of its "
@@ -147,9 +148,9 @@ class FleetControl:
                 "first, or install the file of `deploy export` of the old plan and restart the broker"
             )
 
-    def _old_text(self, broker: str) -> str | None:
-        """The file that a broker should have before the change; None: not known."""
-        return self._texts[OLD].get(broker, "")
+    def _old_texts(self, broker: str) -> list[str]:
+        """The files that a broker can have before the change, which mean the same; empty: not known."""
+        return [self._texts[OLD].get(broker, "")]
 
     def _asked(self, steps: Sequence[ApplyStep]) -> list[str]:
         """The brokers that take part in steps."""

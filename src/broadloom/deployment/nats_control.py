@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -193,13 +194,15 @@ class NatsControl(FleetControl):
         new = self._change.new
         return nats_leafnodes.open_listener_notes(new.wiring, new.settings)
 
-    def _old_text(self, broker: str) -> str | None:
-        """The file that a broker with links should have before the change; None: not known."""
-        old = self._change.old
-        logins = {name for name, one in old.settings.brokers.items() if one.login is not None}
-        if broker not in linked_brokers(old.wiring) or logins - set(old.settings.passwords):
-            return None
-        return self.text_of(broker, OLD)
+    def _old_texts(self, broker: str) -> list[str]:
+        """The files that a broker with links can have before the change: with passwords, or references."""
+        wiring, settings, _ = self._change.old
+        logins = {name for name, one in settings.brokers.items() if one.login is not None}
+        if broker not in linked_brokers(wiring) or logins - set(settings.passwords):
+            return []
+        references = nats_leafnodes.files(wiring, replace(settings, passwords={}))
+        by_broker = dict(zip(wiring.brokers, references.values(), strict=True))
+        return [self.text_of(broker, OLD), by_broker[broker]]
 
     def take(self, step: ApplyStep) -> None:
         """Take one step."""
