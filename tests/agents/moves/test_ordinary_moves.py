@@ -27,10 +27,24 @@ from ordinary import (
 import broadloom as bl
 from broadloom.agents.moves.client_policy import MovePolicy
 from broadloom.agents.moves.client_relay import MOST_REFUSALS, RelayedMove, RelayPlan
-from broadloom.agents.moves.move_agent import Timing
-from broadloom.agents.moves.move_registry import ORDINARY, Move, MoveState, Registry, Resident
+from broadloom.agents.moves.move_agent import MoveAgent, Timing
+from broadloom.agents.moves.move_registry import (
+    ORDINARY,
+    Abandoned,
+    Move,
+    MoveJournal,
+    MoveState,
+    Registry,
+    Resident,
+)
+from broadloom.agents.moves.ordinary_clients import SeenClient
 from broadloom.agents.moves.ordinary_steps import COMING, OrdinarySteps
-from broadloom.agents.moves.session_reader import MOST_WAITING, KnownContents, seconds_until_pause
+from broadloom.agents.moves.session_reader import (
+    MOST_WAITING,
+    KnownContents,
+    content_digest,
+    seconds_until_pause,
+)
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.relayed_packets import RelayedPublish
 from certificates import authority
@@ -41,18 +55,27 @@ live = [
 ]
 
 
-def moved_by_naive_streams(seed: int) -> tuple[Counter[bytes], Counter[bytes]]:
+def moved_by_naive_streams(seed: int) -> tuple[Counter[str], Counter[str]]:
     """Messages that were published, and those that a client gets, in a simulation of its two sessions.
 
     Each message reaches both brokers at random times, at most `settle` apart. Home delivers up to the cut.
+    Messages at QoS 0 reach home, but no session queues them.
     """
     rng = random.Random(seed)
     settle, prepared, cut = 1.0, 3.0, 6.0
-    contents = [bytes([rng.randrange(rng.choice((3, 200)))]) for _ in range(60)]
+    contents = [str(rng.randrange(rng.choice((3, 200)))) for _ in range(60)]
     at_home = sorted((rng.uniform(1.0, 8.0), content) for content in contents)
-    range_of = (-settle, settle)
-    both = [(at, at + rng.uniform(*range_of), content) for at, content in at_home]
-    witnessed = [(content, home) for home, _, content in both if home >= prepared - settle and home < cut]
+    move = a_relayed_move()
+    witnessed = []
+    both = []
+    for home, content in at_home:
+        quality = int(rng.random() < 0.8)
+        if prepared - settle <= home < cut:
+            move._on_witnessed(a_publish(content)._replace(quality=quality))
+            witnessed += [(digest, home) for digest, _ in move._witnessed]
+            move._witnessed.clear()
+        if quality:
+            both.append((home, home + rng.uniform(-settle, settle), content))
     got = Counter(content for home, _, content in both if home < cut)
     known = KnownContents(witnessed, prepared, settle)
     for _, foreign, content in sorted(both, key=lambda one: one[1]):
@@ -62,7 +85,7 @@ def moved_by_naive_streams(seed: int) -> tuple[Counter[bytes], Counter[bytes]]:
             known.pass_early_fence()
         if foreign > cut + settle:
             known.clear()
-        got[content] += not known.takes(content)
+        got[content] += not known.takes(content_digest(b"t/1", content.encode()))
     return Counter(content for _, _, content in both), got
 
 
@@ -155,7 +178,7 @@ def a_relayed_move(secret: str = "secret") -> RelayedMove:
 def test_what_reaches_home_behind_the_fence_is_not_left_out(home_first):
     """The client gets it from the foreign session only, also if the agent is slow to notice the fence."""
     move = a_relayed_move()
-    fence = RelayedPublish(move._fence.encode(), move._payload("home"), 1, 1, False, b"", 0)
+    fence = RelayedPublish(move._fence.encode(), move._codes["home"], 1, 1, False, b"", 0)
     forged = fence._replace(payload=b"home")
     at_witness = a_publish("1"), forged, a_publish("2"), fence, a_publish("3")
     at_home = forged, a_publish("2", repeated=True), fence, a_publish("3")
@@ -168,19 +191,21 @@ def test_what_reaches_home_behind_the_fence_is_not_left_out(home_first):
     assert [move.is_wanted(a_publish(text)) for text in "123"] == [False, False, True]
     assert asyncio.run(move.next_waiting()).payload == b"2"
     assert asyncio.run(move.next_waiting()) is None
-    assert (move.counts.repeated, move.counts.left_out) == (1, 2)
+    assert move.counts.repeated == 1
 
 
 def test_an_agent_knows_the_fence_of_the_one_before_it():
     """Messages behind it came with the rights of that agent, and are at the foreign broker."""
     before, after = a_relayed_move(), a_relayed_move()
-    assert before._payload("home") == after._payload("home") != a_relayed_move("other")._payload("home")
+    assert before._codes == after._codes
+    codes = {*before._codes.values(), *a_relayed_move("other")._codes.values()}
+    assert len(codes) == 8  # none is a part of another, so who has read one cannot send another
 
 
 def test_nothing_is_left_out_once_the_client_gets_messages_of_the_foreign_session():
     """An equal message could be another one."""
     move = a_relayed_move()
-    fence = RelayedPublish(move._fence.encode(), move._payload("home"), 1, 1, False, b"", 0)
+    fence = RelayedPublish(move._fence.encode(), move._codes["home"], 1, 1, False, b"", 0)
     for message in (a_publish("1"), fence):
         move._on_witnessed(message)
     assert not move.is_fence(a_publish("1"))
@@ -213,10 +238,32 @@ def test_a_client_that_has_passed_the_relay_by_is_called_back():
     called = a_relayed_move()
     for received in (called._on_witnessed, called._on_waiting):
         received(a_publish("1"))
-        received(RelayedPublish(called._fence.encode(), called._payload("home"), 1, 1, False, b"", 0))
+        received(RelayedPublish(called._fence.encode(), called._codes["home"], 1, 1, False, b"", 0))
     with pytest.raises(bl.UnreachableError):
         asyncio.run(called.call_back())
     assert called.is_wanted(a_publish("1"))  # the client can have received another one with this content
+
+
+@pytest.mark.parametrize("left_by_us", [False, True])
+def test_a_client_does_not_move_to_a_broker_where_another_has_its_id(tmp_path, left_by_us):
+    """That one would be disconnected, and its queue deleted. What a move has left there is no obstacle."""
+    sight = Mock()
+    sight.find.return_value = SeenClient("c", "rome", (("t/1", 1),), True, True)
+    sight.has_session.return_value = True
+    nowhere = dict.fromkeys(("rome", "oslo"), Address("127.0.0.1", 1))
+    journal = MoveJournal(tmp_path / "journal")
+    agent = MoveAgent(nowhere, Mock(), journal, ordinary=Mock(), sight=sight)
+    try:
+        if left_by_us:
+            resident = Resident("c", "rome", (("t/1", 1),), None, 0.0, (), 0.0, ORDINARY, True)
+            journal.append([resident, Abandoned("c", "oslo", 0.0, False)])
+            assert agent.request_to_move("c", "oslo").state is MoveState.REQUESTED
+        else:
+            with pytest.raises(bl.InputError, match="also has a session at 'oslo'; give each client its own"):
+                agent.request_to_move("c", "oslo")
+            sight.has_session.assert_called_with("c", "oslo", is_sure=False)
+    finally:
+        journal.close()
 
 
 def publish_lines(port: int, topic: str, count: int, first: int = 0) -> None:
