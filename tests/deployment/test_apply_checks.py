@@ -412,3 +412,25 @@ def test_the_session_of_a_killed_watch_is_ended_by_the_process_that_goes_on(tmp_
         stored = (sites["a"].folder / "mosquitto.db").read_bytes()
         assert b"broadloom-apply-watch-a" not in stored
         sites["a"].run("start")
+
+
+@pytest.mark.parametrize(
+    ("access", "is_open"),
+    [
+        ({}, True),
+        ({"tls": FleetTls("ca.crt")}, True),
+        ({"login": FleetLogin("links", password_env="LINKS")}, False),
+        ({"tls": FleetTls("ca.crt", "a.crt", "a.key")}, False),
+    ],
+)
+def test_nats_listeners_that_anyone_can_link_to_are_named(access, is_open):
+    brokers = {
+        name: FleetBroker(name, f"10.0.0.{n}", kind="nats", leaf_listen=f"10.0.0.{n}:7500", **access)
+        for n, name in enumerate("abc", 7)
+    }
+    settings = Settings(brokers=brokers)
+    change = NatsReloads(*(Deployment(one.wiring, settings, one.files) for one in (ONE, TWO)))
+    notes = NatsControl(bl.Fleet(list(brokers.values())), change, 1).notes()
+    text = "anyone who can reach 10.0.0.7:7500 can link to broker 'a' (and 2 more)"
+    assert any(note.startswith(text) for note in notes) == is_open
+    assert brokers["a"].has_open_links == is_open

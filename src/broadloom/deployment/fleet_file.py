@@ -234,6 +234,23 @@ class FleetBroker:
         """The host and the port."""
         return Address.parse(self.address, self.default_port, f"the address of broker {self.name!r}")
 
+    def leaf_address(self) -> Address:
+        """Where it listens for leaf nodes of NATS."""
+        if self.leaf_listen is not None:
+            return Address.parse(self.leaf_listen, LEAF_PORT, f"leaf_listen of broker {self.name!r}")
+        return Address(self.host_and_port().host, LEAF_PORT)
+
+    @property
+    def has_open_links(self) -> bool:
+        """Whether anyone who can reach its listener for leaf nodes of NATS can link to it.
+
+        Examples:
+            >>> FleetBroker("rome", "10.0.0.1", "nats").has_open_links
+            True
+        """
+        has_certificate = self.tls is not None and self.tls.certificate is not None
+        return self.kind == "nats" and self.login is None and not has_certificate
+
     def tls_context(self) -> ssl.SSLContext | None:
         """The TLS context of connections; None: plain text.
 

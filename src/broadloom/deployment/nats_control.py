@@ -178,14 +178,20 @@ class NatsControl(FleetControl):
     def notes(self) -> list[str]:
         """What the operator must know before the change."""
         if isinstance(self._change, NatsReloads):
-            return [
+            text = (
                 "NATS keeps nothing for a link that is away: messages that would cross a moved link between "
                 "the two reloads are lost"
-            ]
-        return [
-            "NATS before 2.14 cannot change links while it runs: brokers RESTART, and messages are LOST that "
-            "are published meanwhile for their clients, or would cross their links"
-        ]
+            )
+        else:
+            text = (
+                "NATS before 2.14 cannot change links while it runs: brokers RESTART, and messages are LOST "
+                "that are published meanwhile for their clients, or would cross their links"
+            )
+        return [text, *self._open_notes()]
+
+    def _open_notes(self) -> list[str]:
+        new = self._change.new
+        return nats_leafnodes.open_listener_notes(new.wiring, new.settings)
 
     def _old_text(self, broker: str) -> str | None:
         """The file that a broker with links should have before the change; None: not known."""

@@ -7,8 +7,8 @@ messages that a batch cuts off are queued: the session of each new link is opene
 and the new link takes it over.
 
 RabbitMQ changes everything live, by its HTTP API: the new deployment is added next to the old one, each
-broker switches by one call, and the old deployment is removed when it is empty. NATS needs restarts, and
-queues nothing for a link that is absent.
+broker switches by one call, and the old deployment is removed when it is empty. NATS reads
+links again when it reloads (before 2.14: when it restarts), and keeps nothing for a link that is away.
 """
 
 from __future__ import annotations
