@@ -381,7 +381,7 @@ class RoutePolicy:
         return False
 
     def _has_recent(self, key: tuple[bytes, int]) -> bool:
-        """Whether the first copy came while the guard was active; such memories are dropped when they are old."""
+        """Whether the first copy came while the guard was active; drop memories that are old."""
         if self._guard.now() >= self._runs_until:
             self._runs.clear()
         return key in self._runs
