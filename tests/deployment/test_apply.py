@@ -1,7 +1,9 @@
 """Application of a change to running mosquitto brokers: killed at every step, rolled back, and under load."""
 
 import itertools
+import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -21,8 +23,10 @@ from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab
 from broadloom.deployment.rehearsal.rehearsals import LabControl, RestartSpans
 from broadloom.deployment.wiring import SampleMessage
 from broadloom.errors import InputError
+from broadloom.formats.mosquitto_db import read_mosquitto_db
 from broadloom.mqtt.endpoint import ANONYMOUS, Address
 from broadloom.mqtt.paho import publish_messages
+from fleet_lab import wait_until
 from operator_sites import fleet_of, running_sites
 
 MOSQUITTO = target_named("mosquitto")
@@ -404,7 +408,7 @@ def change(sites, tmp_path):
     fleet_of(sites).save(tmp_path / "fleet.toml")
     wants = {"a": ["x"], "b": ["x", "y"], "c": ["y", "z"], "d": ["x", "z"], "e": ["x", "y"]}
     for seed, (name, members) in enumerate((("empty", ""), ("old", "abcd"), ("new", "bcde"))):
-        lists = [wants[broker] if members else [f"own-{broker}"] for broker in members or "abcd"]
+        lists = [wants[broker] if members else [] for broker in members or "abcd"]
         interest = bl.Interest.from_lists(lists, node_ids=list(members or "abcd"))
         weights = bl.workload.weights(nodes=4, kind="planar", seed=seed)
         bl.link(interest, weights, "gm").save(tmp_path / name)
@@ -481,15 +485,69 @@ def test_a_change_is_applied_killed_resumed_and_rolled_back(sites, change):
 
 def links_up(sites):
     """The links that brokers say are up."""
+    topic = "$SYS/broker/connection/+/state"
+    running = [
+        subprocess.Popen(
+            ["mosquitto_sub", "-h", HOST, "-p", str(site.port), "-t", topic, "-v", "-W", "1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for site in sites.values()
+    ]
     found = set()
-    for site in sites.values():
-        command = ["mosquitto_sub", "-h", HOST, "-p", str(site.port), "-t", "$SYS/broker/connection/+/state"]
-        out = subprocess.run([*command, "-v", "-W", "1"], capture_output=True, text=True, check=False).stdout
-        for line in out.splitlines():
+    for process in running:
+        for line in process.communicate()[0].splitlines():
             topic, _, up = line.partition(" ")
             if up == "1":
                 found.add(topic.split("/")[3].removeprefix("r."))
     return found
+
+
+def saved_sessions(site):
+    """The sessions and subscriptions that a broker keeps, by client id."""
+    file = site.folder / "mosquitto.db"
+    before = file.stat().st_mtime_ns if file.exists() else None
+    os.kill(int((site.folder / "pid").read_text()), signal.SIGUSR1)
+    wait_until(lambda: file.exists() and file.stat().st_mtime_ns != before, "the file is written")
+    saved = read_mosquitto_db(file.read_bytes())
+    assert not saved.damage
+    return set(saved.expires), {(one.client, one.filter) for one in saved.subscriptions}
+
+
+def end_state(sites):
+    """All that a change leads to: files, processes, links, sessions and subscriptions."""
+    return state(sites), links_up(sites), {name: saved_sessions(site) for name, site in sites.items()}
+
+
+def step_lines(process):
+    """The steps that a process begins."""
+    return (line for line in process.stderr if "/" in line.split()[0])
+
+
+@pytest.mark.kills
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_a_change_killed_at_each_single_step_ends_like_one_that_was_not(sites, change):
+    """There and back, so that each run is killed once; what is compared includes the sessions of links."""
+    directions = [(change / "old", change / "new"), (change / "new", change / "old")]
+    assert applied(change, change / "empty", change / "old").returncode == 0
+    expected, counts = [], []
+    for pair in directions:
+        with started(change, *pair) as process:
+            counts.append(len(list(step_lines(process))))
+        expected.append(end_state(sites))
+    assert min(counts) > 10
+    assert expected[0] != expected[1]
+    for number in range(1, max(counts) + 1):
+        for pair, wanted, count in zip(directions, expected, counts, strict=True):
+            with started(change, *pair) as process:
+                begun = len(list(itertools.islice(step_lines(process), number)))
+                process.kill()
+            assert begun == min(number, count)
+            result = applied(change, *pair)
+            assert result.returncode == 0, (number, result.stderr)
+            assert end_state(sites) == wanted, number
 
 
 @pytest.mark.needs("mosquitto")
