@@ -45,8 +45,10 @@ from broadloom.agents.moves.session_reader import (
     content_digest,
     seconds_until_pause,
 )
+from broadloom.deployment.targets.mosquitto_bridges import acl_rules
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.relayed_packets import RelayedPublish
+from broadloom.mqtt.reserved_topics import MOVE_AGENT
 from certificates import authority
 
 live = [
@@ -351,6 +353,32 @@ class TestLive:
                 assert wait_for(lambda: "b" in system.connected("c-clean"))
                 for client in (pump, shared, clean):
                     client.stop()
+
+    @pytest.mark.parametrize("has_fences", [True, False])
+    def test_nothing_is_lost_under_the_exported_rules(self, tmp_path, monkeypatch, has_fences):
+        """Nor under rules that hide fences from clients, though messages are equal to earlier ones."""
+        monkeypatch.setenv("BROADLOOM_AGENT_PASSWORD", "agent")
+        exported = acl_rules()
+        if not has_fences:
+            exported = exported.replace("pattern read $broadloom/to/+/fence\n", "")
+        rules = f"topic readwrite #\ntopic write $SYS/#\nuser c-1\ntopic read t/#\n{exported}"
+        passwords = {"c-1": "right", MOVE_AGENT: "agent"}
+        with RoutedBrokers(tmp_path, ("a", "b"), passwords, rules=rules) as system:
+            client = Subscriber(tmp_path, "c-1", system.port, options=("-u", "c-1", "-P", "right"))
+            config, operator = write_ordinary_config(tmp_path, system, ttl=4.0, user=MOVE_AGENT)
+            client.start()
+            with ordinary_agent(config):
+                assert wait_for(lambda: "c-1" in homes(operator))
+                with Publisher(system.lab.ports["a"], cycle=50) as load:
+                    operator.request_to_move("c-1", "b")
+                    assert wait_for(lambda: state_of(operator, "c-1") == "redirected")
+                    more = load.sent + 5
+                    assert wait_for(lambda: load.sent > more)
+                assert wait_for(lambda: client.got().total() >= load.sent, 10)
+                sent = Counter(f"m{number % 50}" for number in range(load.sent))
+                assert not sent - client.got()
+                assert (operator.health()["relayed"]["left_out"] > 0) == has_fences
+            client.stop()
 
     def test_a_stranger_with_the_name_of_a_client_changes_nothing(self, tmp_path):
         """Without its password: neither before the client has come to the relay nor while it is there."""
