@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
+from ordinary import wait_for
 
 from broadloom.agents.moves import client_relay
 from broadloom.agents.moves.client_relay import ClientRelay, RelayedMove, RelayPlan
+from broadloom.agents.moves.move_registry import ORDINARY, Move, MoveState, Registry, Resident
+from broadloom.agents.moves.ordinary_clients import OrdinaryMover
+from broadloom.agents.moves.ordinary_steps import OrdinarySteps
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
+from broadloom.deployment.targets.haproxy_router import moving_to, served_by
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.packets import (
     CONNACK,
@@ -351,3 +358,57 @@ def test_a_move_that_is_given_up_does_not_take_the_session_at_home_over():
         return system.home.got
 
     assert asyncio.run(check()) == []
+
+
+def test_a_client_that_is_sent_back_during_the_takeover_stays_at_home():
+    """The map has its home last, whichever of the two changes was slower, and the session is left alone."""
+    is_sending, can_send = threading.Event(), threading.Event()
+    sent: list[str] = []
+
+    class SlowRouter:
+        def send(self, backends: dict[str, str]) -> None:
+            if moving_to("f") in backends.values():
+                is_sending.set()
+                assert can_send.wait(LIMIT)
+            sent.extend(backends.values())
+
+        def synchronize(self) -> None:
+            pass
+
+    nowhere = Address(HOST, 1)
+    (port,) = free_ports(1)
+    mover = OrdinaryMover(Mock(), SlowRouter(), Login(), Address(HOST, port), None, 1.0, 0.01, "secret")
+    mover.start([])
+    try:
+        errors: list[str | None] = []
+        plan = RelayPlan("0" * 16, CLIENT, (("t", 1),), nowhere, nowhere, nowhere)
+        mover.take_over(plan, "f", lambda *_: None, errors.append)
+        assert is_sending.wait(LIMIT)
+        mover.give_up(CLIENT, "h")
+        assert wait_for(lambda: mover._relay.moves[CLIENT].is_over or bool(sent))
+        can_send.set()
+        assert wait_for(lambda: len(sent) == 2 and bool(errors))
+        assert sent == [moving_to("f"), served_by("h")]
+        assert errors == [None]
+    finally:
+        can_send.set()
+        mover.stop()
+
+
+def test_the_session_at_home_is_kept_for_ever_if_its_expiry_is_not_known():
+    """A client of MQTT 5 can have any; that of its next CONNECT counts again."""
+
+    async def check() -> bytes:
+        system = RelayedSystem(ScriptedBroker())
+        move = await system.start()
+        resident = Resident(CLIENT, "h", (("t", 1),), None, 0.0, (), 0.0, ORDINARY, keeps=None)
+        brokers = {"h": move.plan.home, "f": move.plan.foreign}
+        unused = [Mock() for _ in range(7)]
+        steps = OrdinarySteps(Mock(), Registry(), brokers, brokers, *unused)
+        move.plan = steps._plan(Move("0" * 16, CLIENT, "h", "f", MoveState.REPLICATED, 0.0), resident)
+        await move.take_over()
+        await system.stop()
+        return system.home.got[0]
+
+    expiry = 0x11  # the property of CONNECT
+    assert bytes((expiry, 0xFF, 0xFF, 0xFF, 0xFF)) in asyncio.run(check())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import subprocess
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -45,8 +46,10 @@ from broadloom.agents.moves.session_reader import (
     content_digest,
     seconds_until_pause,
 )
+from broadloom.deployment.targets.mosquitto_bridges import acl_rules
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.relayed_packets import RelayedPublish
+from broadloom.mqtt.reserved_topics import MOVE_AGENT
 from certificates import authority
 
 live = [
@@ -273,6 +276,40 @@ def publish_lines(port: int, topic: str, count: int, first: int = 0) -> None:
     subprocess.run(command, input=lines, text=True, check=True)
 
 
+class RawClient:
+    """A client of MQTT 3.1.1 with a persistent session that sends packets as they are given."""
+
+    def __init__(self, port: int, name: str, is_present: bool = False) -> None:
+        self._port = port
+        self._is_present = is_present
+        text = name.encode()
+        self._connect = bytes((0x10, 12 + len(text))) + b"\0\4MQTT\4\0\0\x3c\0" + bytes((len(text),)) + text
+
+    def __enter__(self) -> RawClient:
+        assert wait_for(self._is_accepted)
+        return self
+
+    def _is_accepted(self) -> bool:
+        self._socket = socket.create_connection((HOST, self._port), 30.0)
+        self._socket.sendall(self._connect)
+        if self._socket.recv(4) == bytes((0x20, 2, self._is_present, 0)):
+            return True
+        self._socket.close()
+        return False
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, packet: bytes, answer: bytes) -> None:
+        """Send a packet, and check the answer."""
+        self._socket.sendall(packet)
+        assert self._socket.recv(len(answer)) == answer
+
+    def is_ended(self) -> bool:
+        """Wait until the broker has ended the connection."""
+        return self._socket.recv(1) == b""
+
+
 class TestLive:
     """On real brokers behind a real router."""
 
@@ -351,6 +388,62 @@ class TestLive:
                 assert wait_for(lambda: "b" in system.connected("c-clean"))
                 for client in (pump, shared, clean):
                     client.stop()
+
+    @pytest.mark.parametrize("has_fences", [True, False])
+    def test_nothing_is_lost_under_the_exported_rules(self, tmp_path, monkeypatch, has_fences):
+        """Nor under rules that hide fences from clients, though messages are equal to earlier ones."""
+        monkeypatch.setenv("BROADLOOM_AGENT_PASSWORD", "agent")
+        exported = acl_rules()
+        if not has_fences:
+            exported = exported.replace("pattern read $broadloom/to/+/fence\n", "")
+        rules = f"topic readwrite #\ntopic write $SYS/#\nuser c-1\ntopic read t/#\n{exported}"
+        passwords = {"c-1": "right", MOVE_AGENT: "agent"}
+        with RoutedBrokers(tmp_path, ("a", "b"), passwords, rules=rules) as system:
+            client = Subscriber(tmp_path, "c-1", system.port, options=("-u", "c-1", "-P", "right"))
+            config, operator = write_ordinary_config(tmp_path, system, ttl=4.0, user=MOVE_AGENT)
+            client.start()
+            with ordinary_agent(config):
+                assert wait_for(lambda: "c-1" in homes(operator))
+                with Publisher(system.lab.ports["a"], cycle=50) as load:
+                    operator.request_to_move("c-1", "b")
+                    assert wait_for(lambda: state_of(operator, "c-1") == "redirected")
+                    more = load.sent + 5
+                    assert wait_for(lambda: load.sent > more)
+                assert wait_for(lambda: client.got().total() >= load.sent, 10)
+                sent = Counter(f"m{number % 50}" for number in range(load.sent))
+                assert not sent - client.got()
+                assert (operator.health()["relayed"]["left_out"] > 0) == has_fences
+            client.stop()
+
+    def test_a_cancelled_move_and_a_move_between_two_packets_of_qos_2(self, tmp_path):
+        """An absent client gets no fence when it comes back home; a message that is released late arrives."""
+        with RoutedBrokers(tmp_path, ("a", "b")) as system:
+            absent = Subscriber(tmp_path, "c-absent", system.port, topic="t/2")
+            reader = Subscriber(tmp_path, "reader", system.lab.ports["a"], topic="t/3")
+            config, operator = write_ordinary_config(tmp_path, system)
+            absent.start()
+            reader.start()
+            with ordinary_agent(config):
+                with RawClient(system.port, "c-raw") as raw:
+                    raw.ask(b"\x82\x08\0\1\0\3t/4\1", b"\x90\3\0\1\1")  # SUBSCRIBE, SUBACK
+                    assert wait_for(lambda: {"c-absent", "c-raw"} <= homes(operator).keys())
+                    raw.ask(b"\x34\x0a\0\3t/3\0\5m.3", b"\x50\2\0\5")  # PUBLISH, PUBREC
+                    absent.stop()
+                    publish_lines(system.lab.ports["a"], "t/2", 3)
+                    moves = [operator.request_to_move(name, "b") for name in ("c-absent", "c-raw")]
+                    assert raw.is_ended()
+                assert wait_for(lambda: operator.moves()[0]["note"] == COMING)
+                operator.cancel(moves[0]["id"])
+                with RawClient(system.port, "c-raw", is_present=True) as raw:
+                    raw.ask(b"\x62\2\0\5", b"\x70\2\0\5")  # PUBREL, PUBCOMP
+                    assert wait_for(lambda: reader.got() == Counter(["m.3"]), 10)
+                absent.start()
+                publish_lines(system.lab.ports["b"], "t/2", 1, first=3)
+                assert wait_for(lambda: absent.got()["m3"] == 1)
+                assert absent.got() == Counter(["m0", "m1", "m2", "m3"])
+                assert homes(operator)["c-absent"] == "a"
+            absent.stop()
+            reader.stop()
 
     def test_a_stranger_with_the_name_of_a_client_changes_nothing(self, tmp_path):
         """Without its password: neither before the client has come to the relay nor while it is there."""
