@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,8 @@ TOPICS = 20
 SECONDS = 300.0  # the longest wait
 MOVER = HERE.parent / "tests" / "agents" / "moves" / "killed_mover.py"
 CLIENT_FILE = "paho.out"
+CONNECTED = re.compile(r"connected from \S+ as (c-\S+) \(")  # in mosquitto's log
+DISCONNECTED = re.compile(r"Client (c-\S+?)(?: \[\S+\])? (?:disconnected|closed|has exceeded)")
 ENDED = {str(state) for state in MoveState if str(state) in ("redirected", "failed", "declined", "cancelled")}
 
 
@@ -241,6 +244,22 @@ class MovingSystem:
         saved = self.system.lab._folder_of("a") / "log.0"
         return sum("connected from" in line and " as c-" in line for line in saved.read_text().splitlines())
 
+    def homeless(self, clients: Iterable[str]) -> list[str]:
+        """The clients that are connected to no broker, by the brokers' logs."""
+        connected: Counter[str] = Counter()
+        for broker in BROKERS:
+            here: dict[str, bool] = {}
+            logs = self.system.lab._folder_of(broker).glob("log.*")
+            for log in sorted(logs, key=lambda one: int(one.suffix[1:])):
+                here.clear()  # the broker has started
+                for line in log.read_text(errors="replace").splitlines():
+                    if found := CONNECTED.search(line):
+                        here[found[1]] = True
+                    elif found := DISCONNECTED.search(line):
+                        here[found[1]] = False
+            connected.update(name for name, is_here in here.items() if is_here)
+        return [name for name in clients if not connected[name]]
+
     def request_all(self, targets: dict[str, str]) -> None:
         """Request a move of each client to a broker."""
         for client, broker in targets.items():
@@ -382,7 +401,7 @@ def _killed(
         ended = system.wait_until_ended(targets)
         time.sleep(4.0)  # clients connect by themselves
         due, lost, doubled = system.finish()
-        at = Counter(homes(system.operator)[name] for name in targets)
+        wait_for(lambda: not system.homeless(targets), 10.0)
         states = ", ".join(f"{count} {state}" for state, count in sorted(system.at_kill.items()))
         when = states or moment
         row = {"killed": killed, "when": when, "clients": len(targets), "moved": ended["redirected"]}
@@ -390,7 +409,7 @@ def _killed(
             "deliveries": due,
             "lost": lost,
             "doubled": doubled,
-            "homeless": len(targets) - at.total(),
+            "homeless": len(system.homeless(targets)),
         }
 
 

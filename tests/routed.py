@@ -44,12 +44,18 @@ class LoggingLab(MosquittoLab):
         passwords: the password of each user; others are anonymous.
         certificates: a folder with `ca.crt`, `broker.crt` and `broker.key`: clients and the agent connect by
             a port with TLS; None: they use the bridges' port.
+        rules: the text of an `acl_file`; empty: everybody has all rights.
     """
 
     def __init__(
-        self, wiring: Wiring, passwords: Mapping[str, str] | None = None, certificates: Path | None = None
+        self,
+        wiring: Wiring,
+        passwords: Mapping[str, str] | None = None,
+        certificates: Path | None = None,
+        rules: str = "",
     ) -> None:
         super().__init__(wiring)
+        self._rules = rules
         self._passwords = passwords or {}
         self._certificates = certificates
         self._tls_ports = dict(zip(wiring.brokers, free_ports(len(wiring.brokers)), strict=True))
@@ -70,6 +76,10 @@ class LoggingLab(MosquittoLab):
             for user, password in self._passwords.items():
                 subprocess.run(["mosquitto_passwd", "-b", file, user, password], check=True)
             lines.append(f"password_file {file}")
+        if self._rules:
+            path.with_name("rules").write_text(self._rules)
+            path.with_name("rules").chmod(0o600)
+            lines.append(f"acl_file {path.with_name('rules')}")
         if self._certificates is not None:
             lines.append(f"listener {self._tls_ports[broker]} {HOST}")
             names = {"cafile": "ca.crt", "certfile": "broker.crt", "keyfile": "broker.key"}
@@ -85,6 +95,7 @@ class RoutedBrokers:
         names: the brokers.
         passwords: the password of each user; others are anonymous.
         certificates: a folder of certificates: all connections but those of bridges have TLS; None: none has.
+        rules: the text of the brokers' `acl_file`; empty: everybody has all rights.
 
     Attributes:
         lab: the brokers.
@@ -99,12 +110,13 @@ class RoutedBrokers:
         names: Sequence[str],
         passwords: Mapping[str, str] | None = None,
         certificates: Path | None = None,
+        rules: str = "",
     ) -> None:
         self._folder = folder
         self.certificates = certificates
         links = tuple(WiredLink(names[0], other, ALL, ALL) for other in names[1:])
         self._wiring = Wiring(tuple(names), dict.fromkeys(names, ALL), {}, links)
-        self.lab = LoggingLab(self._wiring, passwords, certificates)
+        self.lab = LoggingLab(self._wiring, passwords, certificates, rules)
         self._process: subprocess.Popen[bytes] | None = None
         self._stack = ExitStack()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from collections import Counter
 
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 from broadloom.deployment import Fleet, FleetBroker
+from broadloom.deployment.targets import haproxy_router
 from broadloom.deployment.targets.haproxy_router import (
+    _CONFIG,
     RouterSettings,
     files,
     map_key,
@@ -21,7 +24,7 @@ from broadloom.deployment.targets.haproxy_router import (
     read_map,
     served_by,
 )
-from routed import RoutedBrokers, wait_for
+from routed import HOST, LIMIT, RoutedBrokers, wait_for
 
 FLEET = """\
 [brokers.rome]
@@ -97,6 +100,10 @@ def test_mistakes_of_an_export_are_named_in_one_line(run, tmp_path):
         (("--to", "haproxy"), "takes a fleet and no plan"),
         ((tmp_path, "--to", "haproxy", "--fleet", tmp_path / "fleet.toml"), "takes a fleet and no plan"),
         (("--to", "haproxy", "--fleet", tmp_path / "fleet.toml", "--relay", "here"), "relay is 'here'"),
+        (
+            ("--to", "haproxy", "--fleet", tmp_path / "fleet.toml", "--relay", "10.0.0.9:8781"),
+            "relay is '10.0.0.9:8781', on another machine, so it must have TLS; give relay_ca",
+        ),
         ((tmp_path, "--relay", "h:1"), "are for --to haproxy"),
         ((), "the folder of a plan is missing"),
     ):
@@ -108,6 +115,45 @@ def test_mistakes_of_an_export_are_named_in_one_line(run, tmp_path):
         files(nats, RouterSettings())
     with pytest.raises(bl.InputError, match=r"'r' has the address 10\.0\.0\.1 and TLS"):
         files(Fleet([FleetBroker("r", "10.0.0.1")]), RouterSettings())
+
+
+def test_the_name_of_the_relay_is_compared_with_its_certificate():
+    """An IP address cannot be; see the guide."""
+    fleet = Fleet([FleetBroker("r", "r.example.org")])
+    for relay, name in (("relay.example.org:1", " verifyhost relay.example.org "), ("10.0.0.9:1", None)):
+        config = files(fleet, RouterSettings(relay=relay, relay_ca="/ca.crt"))["router-r.cfg"]
+        (line,) = (line for line in config.splitlines() if "server relay" in line)
+        assert "ssl verify required ca-file /ca.crt" in line
+        assert ("verifyhost" in line) == (name is not None)
+        assert name is None or name in line
+
+
+@pytest.mark.needs("haproxy", "mosquitto", "mosquitto_pub")
+@pytest.mark.xdist_group("mosquitto")
+def test_a_client_without_a_client_id_and_a_quiet_client_and_a_silent_connection(tmp_path, monkeypatch):
+    """The first goes to the router's own broker; the second lives by its keep-alive; the third is ended."""
+    short = _CONFIG.replace("15s", "1s")
+    assert short.count("1s") == 2
+    monkeypatch.setattr(haproxy_router, "_CONFIG", short)
+    with RoutedBrokers(tmp_path, ("a", "b")) as system:
+        command = ["mosquitto_pub", "-h", HOST, "-p", str(system.port), "-q", "1", "-t", "t/x", "-m", "x"]
+        for version in ("mqttv311", "5"):
+            subprocess.run([*command, "-V", version], check=True)
+        with (
+            socket.create_connection((HOST, system.port)) as quiet,
+            socket.create_connection((HOST, system.port)) as silent,
+        ):
+            quiet.settimeout(LIMIT)
+            silent.settimeout(LIMIT)
+            quiet.sendall(b"\x10\x0e\0\4MQTT\4\2\0\x3c\0\2c1")  # CONNECT, with a keep-alive of 60 s
+            assert quiet.recv(10) == b"\x20\2\0\0"
+            assert silent.recv(10) == b""  # ended, after a second
+            silent.close()
+            with socket.create_connection((HOST, system.port)) as later:  # two seconds without a packet
+                later.settimeout(LIMIT)
+                assert later.recv(10) == b""
+            quiet.sendall(b"\xc0\0")
+            assert quiet.recv(10) == b"\xd0\0"
 
 
 @pytest.mark.needs("haproxy", "mosquitto", "mosquitto_pub")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -437,7 +438,7 @@ def _write_private(path: Path, text: str) -> None:
         write_file(path, text.encode(), before.st_mode & 0o777, (before.st_uid, before.st_gid))
         return
     owner = None
-    if folder is not None and hasattr(os, "geteuid"):
+    if sys.platform != "win32" and folder is not None:
         user = os.geteuid()
         can_give = user == 0 or folder.st_gid in (os.getegid(), *os.getgroups())
         owner = (user, folder.st_gid) if can_give else None

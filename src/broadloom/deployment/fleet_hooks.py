@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -126,11 +127,11 @@ def _run(command: list[str], seconds: float, out: IO[bytes], err: IO[bytes]) -> 
     try:
         return process.wait(seconds)
     except BaseException:
-        if hasattr(os, "killpg"):
+        if sys.platform == "win32":
+            process.kill()
+        else:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
         process.wait()
         raise
 

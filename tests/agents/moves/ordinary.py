@@ -70,8 +70,9 @@ class Subscriber:
 class Publisher:
     """A `mosquitto_pub` that sends numbered messages at QoS 1 from the start to the end of a block."""
 
-    def __init__(self, port: int, topic: str = "t/1", pause: float = 0.05) -> None:
+    def __init__(self, port: int, topic: str = "t/1", pause: float = 0.05, cycle: int = 1_000_000) -> None:
         self.sent = 0
+        self._cycle = cycle  # messages until the same ones come again
         self._command = ["mosquitto_pub", "-h", HOST, "-p", str(port), "-q", "1", "-t", topic, "-l"]
         self._pause = pause
         self._over = threading.Event()
@@ -93,7 +94,7 @@ class Publisher:
     def _publish(self) -> None:
         assert self._process.stdin is not None
         while not self._over.wait(self._pause):
-            self._process.stdin.write(f"m{self.sent}\n".encode())
+            self._process.stdin.write(f"m{self.sent % self._cycle}\n".encode())
             self._process.stdin.flush()
             self.sent += 1
 
@@ -109,13 +110,14 @@ def write_ordinary_config(
     ttl: float = 1.0,
     settle: float = 0.25,
     extra: str = "",
+    user: str = "",
 ) -> tuple[Path, Operator]:
     """The configuration of an agent that moves the clients of a system, and its API."""
     (folder / "policy.toml").write_text(policy)
     (folder / "token").write_text(TOKEN)
     (folder / "token").chmod(0o600)
     (port,) = free_ports(1)
-    login = "plain = true"
+    login = f'plain = true\nuser = "{user}"' if user else "plain = true"
     relay = ""
     if system.certificates is not None:
         login = f'ca = "{system.certificates / "ca.crt"}"'

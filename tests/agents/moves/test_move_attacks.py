@@ -35,7 +35,7 @@ from broadloom.agents.moves.control_messages import (
     redirect_topic,
     to_client,
 )
-from broadloom.agents.moves.move_agent import MOST_WAITING, MOST_WAITING_OF_ONE
+from broadloom.agents.moves.move_agent import MESSAGE_BYTES, MOST_WAITING, MOST_WAITING_OF_ONE
 from broadloom.agents.moves.move_registry import MoveState
 from broadloom.agents.moves.moving_client import MovingClient
 from broadloom.agents.moves.operator_api import MOST_CONNECTIONS, HttpServer, Operator, OperatorApi
@@ -198,12 +198,24 @@ def test_the_inbox_has_a_bound_in_bytes_and_a_share_per_client(world):
     done = []
     for _ in range(100):
         agent.post("h", from_client("loud", "register"), payload, lambda: done.append("loud"))
-    assert agent.refused["flood:"] == 100 - MOST_WAITING_OF_ONE // len(payload)
+    size = len(payload) + MESSAGE_BYTES
+    assert agent.refused["flood:"] == 100 - MOST_WAITING_OF_ONE // size
     assert (
         len(done) == agent.refused["flood:"]
     )  # refused ones are acknowledged, so that they do not come back
     agent.post("h", from_client("quiet", "register"), payload, lambda: None)
-    assert agent._waiting[from_client("quiet", "register")] == len(payload)
+    assert agent._waiting["quiet"] == size
+    # Other calls have no share of their own, known or not.
+    agent.post("h", from_client("loud", "reply"), payload, lambda: None)
+    for number in range(50):
+        agent.post("h", from_client("loud", f"call-{number}"), payload, lambda: None)
+    assert agent.refused["call"] == 50
+    assert agent._waiting["loud"] <= MOST_WAITING_OF_ONE
+    # Empty messages need memory, too.
+    for _ in range(2 * MOST_WAITING_OF_ONE // MESSAGE_BYTES):
+        agent.post("h", from_client("empty", "register"), b"", lambda: None)
+    assert agent._waiting["empty"] <= MOST_WAITING_OF_ONE
+    assert agent._inbox.qsize() <= 3 * MOST_WAITING_OF_ONE // MESSAGE_BYTES
     for number in range(2 * MOST_WAITING // len(payload)):
         agent.post("h", from_client(f"c{number}", "register"), payload, lambda: None)
     assert agent._waiting_bytes <= MOST_WAITING
@@ -254,6 +266,8 @@ def test_slow_connections_do_not_keep_clients_from_the_relay(monkeypatch):
     served = []
 
     class ArrivingMove:
+        is_leaving = True
+
         async def serve(self, request, _stream, _writer):
             served.append(request.client)
             return ""
@@ -310,7 +324,7 @@ def test_a_full_disk_stops_moves_with_one_line_and_they_go_on_when_there_is_room
         assert agent.ask(lambda own: list(own.registry.residents)) == ["a"]  # questions are answered
         agent.post("h", from_client("b", "reply"), b"", lambda: None)  # waits behind the register
         assert wait_for(lambda: len(agent._deferred) == 2)
-        assert agent._waiting_bytes == len(body)
+        assert agent._waiting_bytes == len(body) + 2 * MESSAGE_BYTES
         assert len([one for one in caplog.records if "until the journal" in one.message]) == 1
         full.clear()
         assert wait_for(lambda: not agent.problem)

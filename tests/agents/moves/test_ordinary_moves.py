@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import subprocess
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -27,12 +28,28 @@ from ordinary import (
 import broadloom as bl
 from broadloom.agents.moves.client_policy import MovePolicy
 from broadloom.agents.moves.client_relay import MOST_REFUSALS, RelayedMove, RelayPlan
-from broadloom.agents.moves.move_agent import Timing
-from broadloom.agents.moves.move_registry import ORDINARY, Move, MoveState, Registry, Resident
+from broadloom.agents.moves.move_agent import MoveAgent, Timing
+from broadloom.agents.moves.move_registry import (
+    ORDINARY,
+    Abandoned,
+    Move,
+    MoveJournal,
+    MoveState,
+    Registry,
+    Resident,
+)
+from broadloom.agents.moves.ordinary_clients import SeenClient
 from broadloom.agents.moves.ordinary_steps import COMING, OrdinarySteps
-from broadloom.agents.moves.session_reader import MOST_WAITING, KnownContents, seconds_until_pause
+from broadloom.agents.moves.session_reader import (
+    MOST_WAITING,
+    KnownContents,
+    content_digest,
+    seconds_until_pause,
+)
+from broadloom.deployment.targets.mosquitto_bridges import acl_rules
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.relayed_packets import RelayedPublish
+from broadloom.mqtt.reserved_topics import MOVE_AGENT
 from certificates import authority
 
 live = [
@@ -41,18 +58,27 @@ live = [
 ]
 
 
-def moved_by_naive_streams(seed: int) -> tuple[Counter[bytes], Counter[bytes]]:
+def moved_by_naive_streams(seed: int) -> tuple[Counter[str], Counter[str]]:
     """Messages that were published, and those that a client gets, in a simulation of its two sessions.
 
     Each message reaches both brokers at random times, at most `settle` apart. Home delivers up to the cut.
+    Messages at QoS 0 reach home, but no session queues them.
     """
     rng = random.Random(seed)
     settle, prepared, cut = 1.0, 3.0, 6.0
-    contents = [bytes([rng.randrange(rng.choice((3, 200)))]) for _ in range(60)]
+    contents = [str(rng.randrange(rng.choice((3, 200)))) for _ in range(60)]
     at_home = sorted((rng.uniform(1.0, 8.0), content) for content in contents)
-    range_of = (-settle, settle)
-    both = [(at, at + rng.uniform(*range_of), content) for at, content in at_home]
-    witnessed = [(content, home) for home, _, content in both if home >= prepared - settle and home < cut]
+    move = a_relayed_move()
+    witnessed = []
+    both = []
+    for home, content in at_home:
+        quality = int(rng.random() < 0.8)
+        if prepared - settle <= home < cut:
+            move._on_witnessed(a_publish(content)._replace(quality=quality))
+            witnessed += [(digest, home) for digest, _ in move._witnessed]
+            move._witnessed.clear()
+        if quality:
+            both.append((home, home + rng.uniform(-settle, settle), content))
     got = Counter(content for home, _, content in both if home < cut)
     known = KnownContents(witnessed, prepared, settle)
     for _, foreign, content in sorted(both, key=lambda one: one[1]):
@@ -62,7 +88,7 @@ def moved_by_naive_streams(seed: int) -> tuple[Counter[bytes], Counter[bytes]]:
             known.pass_early_fence()
         if foreign > cut + settle:
             known.clear()
-        got[content] += not known.takes(content)
+        got[content] += not known.takes(content_digest(b"t/1", content.encode()))
     return Counter(content for _, _, content in both), got
 
 
@@ -155,7 +181,7 @@ def a_relayed_move(secret: str = "secret") -> RelayedMove:
 def test_what_reaches_home_behind_the_fence_is_not_left_out(home_first):
     """The client gets it from the foreign session only, also if the agent is slow to notice the fence."""
     move = a_relayed_move()
-    fence = RelayedPublish(move._fence.encode(), move._payload("home"), 1, 1, False, b"", 0)
+    fence = RelayedPublish(move._fence.encode(), move._codes["home"], 1, 1, False, b"", 0)
     forged = fence._replace(payload=b"home")
     at_witness = a_publish("1"), forged, a_publish("2"), fence, a_publish("3")
     at_home = forged, a_publish("2", repeated=True), fence, a_publish("3")
@@ -168,19 +194,21 @@ def test_what_reaches_home_behind_the_fence_is_not_left_out(home_first):
     assert [move.is_wanted(a_publish(text)) for text in "123"] == [False, False, True]
     assert asyncio.run(move.next_waiting()).payload == b"2"
     assert asyncio.run(move.next_waiting()) is None
-    assert (move.counts.repeated, move.counts.left_out) == (1, 2)
+    assert move.counts.repeated == 1
 
 
 def test_an_agent_knows_the_fence_of_the_one_before_it():
     """Messages behind it came with the rights of that agent, and are at the foreign broker."""
     before, after = a_relayed_move(), a_relayed_move()
-    assert before._payload("home") == after._payload("home") != a_relayed_move("other")._payload("home")
+    assert before._codes == after._codes
+    codes = {*before._codes.values(), *a_relayed_move("other")._codes.values()}
+    assert len(codes) == 8  # none is a part of another, so who has read one cannot send another
 
 
 def test_nothing_is_left_out_once_the_client_gets_messages_of_the_foreign_session():
     """An equal message could be another one."""
     move = a_relayed_move()
-    fence = RelayedPublish(move._fence.encode(), move._payload("home"), 1, 1, False, b"", 0)
+    fence = RelayedPublish(move._fence.encode(), move._codes["home"], 1, 1, False, b"", 0)
     for message in (a_publish("1"), fence):
         move._on_witnessed(message)
     assert not move.is_fence(a_publish("1"))
@@ -213,10 +241,32 @@ def test_a_client_that_has_passed_the_relay_by_is_called_back():
     called = a_relayed_move()
     for received in (called._on_witnessed, called._on_waiting):
         received(a_publish("1"))
-        received(RelayedPublish(called._fence.encode(), called._payload("home"), 1, 1, False, b"", 0))
+        received(RelayedPublish(called._fence.encode(), called._codes["home"], 1, 1, False, b"", 0))
     with pytest.raises(bl.UnreachableError):
         asyncio.run(called.call_back())
     assert called.is_wanted(a_publish("1"))  # the client can have received another one with this content
+
+
+@pytest.mark.parametrize("left_by_us", [False, True])
+def test_a_client_does_not_move_to_a_broker_where_another_has_its_id(tmp_path, left_by_us):
+    """That one would be disconnected, and its queue deleted. What a move has left there is no obstacle."""
+    sight = Mock()
+    sight.find.return_value = SeenClient("c", "rome", (("t/1", 1),), True, True)
+    sight.has_session.return_value = True
+    nowhere = dict.fromkeys(("rome", "oslo"), Address("127.0.0.1", 1))
+    journal = MoveJournal(tmp_path / "journal")
+    agent = MoveAgent(nowhere, Mock(), journal, ordinary=Mock(), sight=sight)
+    try:
+        if left_by_us:
+            resident = Resident("c", "rome", (("t/1", 1),), None, 0.0, (), 0.0, ORDINARY, True)
+            journal.append([resident, Abandoned("c", "oslo", 0.0, False)])
+            assert agent.request_to_move("c", "oslo").state is MoveState.REQUESTED
+        else:
+            with pytest.raises(bl.InputError, match="also has a session at 'oslo'; give each client its own"):
+                agent.request_to_move("c", "oslo")
+            sight.has_session.assert_called_with("c", "oslo", is_sure=False)
+    finally:
+        journal.close()
 
 
 def publish_lines(port: int, topic: str, count: int, first: int = 0) -> None:
@@ -224,6 +274,40 @@ def publish_lines(port: int, topic: str, count: int, first: int = 0) -> None:
     command = ["mosquitto_pub", "-h", HOST, "-p", str(port), "-q", "1", "-t", topic, "-l"]
     lines = "".join(f"m{number}\n" for number in range(first, first + count))
     subprocess.run(command, input=lines, text=True, check=True)
+
+
+class RawClient:
+    """A client of MQTT 3.1.1 with a persistent session that sends packets as they are given."""
+
+    def __init__(self, port: int, name: str, is_present: bool = False) -> None:
+        self._port = port
+        self._is_present = is_present
+        text = name.encode()
+        self._connect = bytes((0x10, 12 + len(text))) + b"\0\4MQTT\4\0\0\x3c\0" + bytes((len(text),)) + text
+
+    def __enter__(self) -> RawClient:
+        assert wait_for(self._is_accepted)
+        return self
+
+    def _is_accepted(self) -> bool:
+        self._socket = socket.create_connection((HOST, self._port), 30.0)
+        self._socket.sendall(self._connect)
+        if self._socket.recv(4) == bytes((0x20, 2, self._is_present, 0)):
+            return True
+        self._socket.close()
+        return False
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, packet: bytes, answer: bytes) -> None:
+        """Send a packet, and check the answer."""
+        self._socket.sendall(packet)
+        assert self._socket.recv(len(answer)) == answer
+
+    def is_ended(self) -> bool:
+        """Wait until the broker has ended the connection."""
+        return self._socket.recv(1) == b""
 
 
 class TestLive:
@@ -304,6 +388,62 @@ class TestLive:
                 assert wait_for(lambda: "b" in system.connected("c-clean"))
                 for client in (pump, shared, clean):
                     client.stop()
+
+    @pytest.mark.parametrize("has_fences", [True, False])
+    def test_nothing_is_lost_under_the_exported_rules(self, tmp_path, monkeypatch, has_fences):
+        """Nor under rules that hide fences from clients, though messages are equal to earlier ones."""
+        monkeypatch.setenv("BROADLOOM_AGENT_PASSWORD", "agent")
+        exported = acl_rules()
+        if not has_fences:
+            exported = exported.replace("pattern read $broadloom/to/+/fence\n", "")
+        rules = f"topic readwrite #\ntopic write $SYS/#\nuser c-1\ntopic read t/#\n{exported}"
+        passwords = {"c-1": "right", MOVE_AGENT: "agent"}
+        with RoutedBrokers(tmp_path, ("a", "b"), passwords, rules=rules) as system:
+            client = Subscriber(tmp_path, "c-1", system.port, options=("-u", "c-1", "-P", "right"))
+            config, operator = write_ordinary_config(tmp_path, system, ttl=4.0, user=MOVE_AGENT)
+            client.start()
+            with ordinary_agent(config):
+                assert wait_for(lambda: "c-1" in homes(operator))
+                with Publisher(system.lab.ports["a"], cycle=50) as load:
+                    operator.request_to_move("c-1", "b")
+                    assert wait_for(lambda: state_of(operator, "c-1") == "redirected")
+                    more = load.sent + 5
+                    assert wait_for(lambda: load.sent > more)
+                assert wait_for(lambda: client.got().total() >= load.sent, 10)
+                sent = Counter(f"m{number % 50}" for number in range(load.sent))
+                assert not sent - client.got()
+                assert (operator.health()["relayed"]["left_out"] > 0) == has_fences
+            client.stop()
+
+    def test_a_cancelled_move_and_a_move_between_two_packets_of_qos_2(self, tmp_path):
+        """An absent client gets no fence when it comes back home; a message that is released late arrives."""
+        with RoutedBrokers(tmp_path, ("a", "b")) as system:
+            absent = Subscriber(tmp_path, "c-absent", system.port, topic="t/2")
+            reader = Subscriber(tmp_path, "reader", system.lab.ports["a"], topic="t/3")
+            config, operator = write_ordinary_config(tmp_path, system)
+            absent.start()
+            reader.start()
+            with ordinary_agent(config):
+                with RawClient(system.port, "c-raw") as raw:
+                    raw.ask(b"\x82\x08\0\1\0\3t/4\1", b"\x90\3\0\1\1")  # SUBSCRIBE, SUBACK
+                    assert wait_for(lambda: {"c-absent", "c-raw"} <= homes(operator).keys())
+                    raw.ask(b"\x34\x0a\0\3t/3\0\5m.3", b"\x50\2\0\5")  # PUBLISH, PUBREC
+                    absent.stop()
+                    publish_lines(system.lab.ports["a"], "t/2", 3)
+                    moves = [operator.request_to_move(name, "b") for name in ("c-absent", "c-raw")]
+                    assert raw.is_ended()
+                assert wait_for(lambda: operator.moves()[0]["note"] == COMING)
+                operator.cancel(moves[0]["id"])
+                with RawClient(system.port, "c-raw", is_present=True) as raw:
+                    raw.ask(b"\x62\2\0\5", b"\x70\2\0\5")  # PUBREL, PUBCOMP
+                    assert wait_for(lambda: reader.got() == Counter(["m.3"]), 10)
+                absent.start()
+                publish_lines(system.lab.ports["b"], "t/2", 1, first=3)
+                assert wait_for(lambda: absent.got()["m3"] == 1)
+                assert absent.got() == Counter(["m0", "m1", "m2", "m3"])
+                assert homes(operator)["c-absent"] == "a"
+            absent.stop()
+            reader.stop()
 
     def test_a_stranger_with_the_name_of_a_client_changes_nothing(self, tmp_path):
         """Without its password: neither before the client has come to the relay nor while it is there."""

@@ -80,6 +80,15 @@ class ClientWatch:
 
         return ask_loop(self._loop, answer, False)
 
+    def has_session(self, client: str, broker: str, is_sure: bool) -> bool:
+        """Whether a broker shows a session of a client; `is_sure`: one that has not ended for sure."""
+
+        def answer() -> bool:
+            session = self._watches[broker].followed.sessions.get(client)
+            return session is not None and not (is_sure and session.unsure)
+
+        return ask_loop(self._loop, answer, False)
+
     def problems(self) -> list[str]:
         """What cannot be seen, and why."""
         return list(self._problems)

@@ -24,7 +24,7 @@ from typing import Any
 
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.agents.moves.broker_sessions import forget, replicate_session
-from broadloom.agents.moves.relayed_connection import RelayedConnection
+from broadloom.agents.moves.relayed_connection import FENCE_SECONDS, RelayedConnection
 from broadloom.agents.moves.session_reader import (
     ANSWER_SECONDS,
     MOST_WAITING,
@@ -52,16 +52,16 @@ CUT_SECONDS = 5.0  # until what waits at home is known
 MOST_PAUSE = 3.0  # seconds in which a client leaves home
 MOST_WITNESSED = 100_000  # messages; if there are more, some arrive twice
 MOST_HELD = 4 << 20  # bytes of messages from home
-MOST_REFUSALS = 3  # by the foreign broker, until a move fails
+# A move fails after so many refusals of the foreign broker, over so many seconds, without a success.
+MOST_REFUSALS, REFUSED_SECONDS = 3, 30.0
 HELD_SECONDS = 30.0  # for which the session at home is held for a client that does not come
 FOR_EVER = 0xFFFF_FFFF
-EARLY, LAST, HOME = "early", "last", "home"  # fences
-DAY = 24 * 3600
+FIRST, EARLY, LAST, HOME = "first", "early", "last", "home"  # fences
 
 
 @dataclass(frozen=True)
 class RelayPlan:
-    """What the relay needs to know of a move.
+    """Description of a move for the relay.
 
     Attributes:
         move: the id of the move.
@@ -70,7 +70,6 @@ class RelayPlan:
         home: the address of its home broker, for the agent.
         foreign: the address of the foreign broker, for the agent.
         foreign_for_clients: the address of the foreign broker, for clients.
-        is_permanent: whether brokers keep its session for ever, as those of MQTT 3.1.1.
         is_recovery: whether the agent has restarted, and does not know where the client is.
     """
 
@@ -80,7 +79,6 @@ class RelayPlan:
     home: Address
     foreign: Address
     foreign_for_clients: Address
-    is_permanent: bool = True
     is_recovery: bool = False
 
 
@@ -114,6 +112,10 @@ class RelayedMove:
     Attributes:
         plan: the move.
         counts: the numbers of its messages.
+        is_leaving: whether the client has been told to leave home, and can come here.
+        is_over: whether the move has ended, or is given up.
+        is_fenced: whether a fence has come from the foreign session, so that its broker lets fences through.
+        routing: held while the map is changed for this client.
         report: called with `connected`, `drained` or `failed`, and a note.
     """
 
@@ -128,13 +130,16 @@ class RelayedMove:
         self.report: Callable[[str, str], None] = lambda _event, _note: None
         self.plan = plan
         self.counts = RelayCounts()
+        self.is_leaving = False
+        self.is_over = False
+        self.is_fenced = False
+        self.routing = asyncio.Lock()
         self._login = login
         self._ttl = ttl
         self._settle = settle
         self._fence = f"{INTERNAL_PREFIX}to/{plan.move}/fence"
-        # Nobody else can send a fence, and one from before a restart is still one.
-        token = blake2b(plan.move.encode(), key=blake2b(secret.encode()).digest(), digest_size=8)
-        self._token = token.hexdigest()
+        # Nobody else can send a fence, also who has read another one; one from before a restart is still one.
+        self._codes = {kind: _fence_code(secret, plan.move, kind) for kind in (FIRST, EARLY, LAST, HOME)}
         self._known = KnownContents()
         self._prepared_at = 0.0
         self._witness: SessionReader | None = None
@@ -144,6 +149,9 @@ class RelayedMove:
         self._held_bytes = 0  # of messages from home that the client has not acknowledged
         self._has_foreign = False  # the client gets messages of the foreign session already
         self._refusals = 0
+        self._refused_at = 0.0  # the first of them
+        self._home_fences: list[RelayedPublish] = []
+        self._releases: set[int] = set()  # packet ids that the client has released, while home was away
         self._delivered: Counter[bytes] = Counter()  # from home, for a session that is read again
         self._fences: set[str] = set()
         self._progress = asyncio.Event()
@@ -151,7 +159,6 @@ class RelayedMove:
         self._cut_at = 0.0
         self._cutting = asyncio.Lock()
         self._is_drained = False
-        self._is_over = False
         self._connection: RelayedConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._is_finishing = False
@@ -170,6 +177,8 @@ class RelayedMove:
         filters = (*plan.filters, (self._fence, 1))
         # What an earlier attempt has queued there, the client has received at home.
         error = await asyncio.to_thread(forget, plan.foreign, plan.client, self._login)
+        if self.is_over:
+            return
         if not error:
             self._prepared_at = time.monotonic()
             error = await asyncio.to_thread(
@@ -177,6 +186,7 @@ class RelayedMove:
             )
         if error:
             raise UnreachableError(error)
+        await self._fence_foreign(FIRST)
         await asyncio.sleep(2 * self._settle)
         await self._fence_foreign(EARLY)
 
@@ -200,7 +210,9 @@ class RelayedMove:
         if message.topic == self._fence.encode():
             if self._kind_of(message) == HOME:
                 self._pass_fence("witness")
-        elif not (message.is_retained or "witness" in self._fences or len(self._witnessed) >= MOST_WITNESSED):
+        elif message.quality and not (
+            message.is_retained or "witness" in self._fences or len(self._witnessed) >= MOST_WITNESSED
+        ):  # a message at QoS 0 waits nowhere, so there is no other copy of it
             self._witnessed.append((content_digest(message.topic, message.payload), time.monotonic()))
         if self._witness is not None:
             self._witness.acknowledge(message)
@@ -220,6 +232,7 @@ class RelayedMove:
             UnreachableError: a broker does not answer, or refuses.
         """
         plan = self.plan
+        self.is_leaving = True
         if plan.is_recovery:  # the client can be at the foreign broker, with messages waiting at home
             await asyncio.to_thread(request_once, plan.foreign, plan.client, self._login, lambda _: None)
         await self._cut()
@@ -263,25 +276,24 @@ class RelayedMove:
         The fence stays in the session, so that it is found again if the session is read again.
         """
         async with self._cutting:
-            if self._is_cut and self._reader is not None and self._reader.is_up:
+            if self.is_over or (self._is_cut and self._reader is not None and self._reader.is_up):
                 return
             self._waiting.clear()
+            self._home_fences.clear()
             self._held_bytes = 0
             self._fences.discard("home")
             if self._reader is not None:
                 self._reader.close()
-            expiry = FOR_EVER if self.plan.is_permanent else DAY
-            self._reader = SessionReader(
-                self.plan.home,
-                self._login,
-                self.plan.client,
-                self._on_waiting,
-                expiry=expiry,
-                is_full=lambda: self._held_bytes > MOST_HELD,
-            )
-            if await self._reader.open(self._pause):
+            self._reader = self._home_reader()
+            is_present = await self._reader.open(self._pause)
+            if self.is_over:  # meanwhile
+                self._reader.close()
+                return
+            while self._releases:
+                self._reader.release(self._releases.pop())
+            if is_present:
                 self._reader.subscribe_soon(((self._fence, 1),))
-                self._reader.publish(self._fence, self._payload(HOME))
+                self._reader.publish(self._fence, self._codes[HOME])
                 with suppress(TimeoutError):
                     async with asyncio.timeout(CUT_SECONDS):
                         await self._until_fenced()
@@ -293,18 +305,25 @@ class RelayedMove:
                 self._tasks.append(asyncio.create_task(self._fence_last()))
             self.drop_witness()
 
+    def _home_reader(self) -> SessionReader:
+        return SessionReader(
+            self.plan.home,
+            self._login,
+            self.plan.client,
+            self._on_waiting,
+            expiry=FOR_EVER,  # until the client is back, or the session is ended
+            is_full=lambda: self._held_bytes > MOST_HELD,
+        )
+
     async def _fence_last(self) -> None:
         """Mark the end of the messages in the foreign session that home can have handled too."""
         await asyncio.sleep(self._settle)
         with suppress(UnreachableError):  # then the session is not used either
             await self._fence_foreign(LAST)
 
-    def _payload(self, kind: str) -> bytes:
-        return f"{self._token}-{kind}".encode()
-
     def _kind_of(self, message: RelayedPublish) -> str:
         """The kind of a fence; empty: it is not one of ours."""
-        return next((kind for kind in (EARLY, LAST, HOME) if message.payload == self._payload(kind)), "")
+        return next((kind for kind, code in self._codes.items() if message.payload == code), "")
 
     async def _fence_foreign(self, kind: str) -> None:
         marker = f"{MOVE_AGENT}-{self.plan.move}"
@@ -313,7 +332,7 @@ class RelayedMove:
             self.plan.foreign,
             marker,
             self._login,
-            lambda session: session.publish(self._fence, self._payload(kind), 1),
+            lambda session: session.publish(self._fence, self._codes[kind], 1),
             clean=True,
         )
         if code is None or code >= FAILED:
@@ -332,6 +351,7 @@ class RelayedMove:
     def _on_waiting(self, message: RelayedPublish) -> None:
         """A message of the session at home; those behind the fence came with the agent's rights."""
         if message.topic == self._fence.encode():
+            self._home_fences.append(message)
             if self._kind_of(message) == HOME:
                 self._pass_fence("home")
         elif "home" not in self._fences:
@@ -367,23 +387,23 @@ class RelayedMove:
 
         The foreign broker checks the login first: a connection of somebody else changes nothing.
         """
-        if self._is_over:
+        if self.is_over:
             return ""  # the router learns that soon
         self.counts.connections += 1
-        with suppress(UnreachableError):  # then what waits at home follows later
-            await self._cut()
         connection = RelayedConnection(self, request, stream, writer)
         try:
             # TLS as a client has it: not with the agent's certificate.
             problem = await connection.open(self.plan.foreign_for_clients, tls_of(Login(ca=self._login.ca)))
             if connection.is_refused:
-                self._refusals += 1
-                if self._connection is None and self._refusals >= MOST_REFUSALS:
-                    self.fail(problem)
+                await self._count_refusal(problem)
                 return problem
             if problem:
-                self.fail(problem)
+                if self._connection is None:
+                    self.fail(problem)
                 return ""
+            self._refusals = 0
+            with suppress(UnreachableError):  # then what waits at home follows later
+                await self._cut()
             await self._replace(connection)
             self.report("connected", "")
             if not self._is_finishing:
@@ -397,6 +417,19 @@ class RelayedMove:
             if self._connection is connection:
                 self._connection = None
         return ""
+
+    async def _count_refusal(self, problem: str) -> None:
+        """The foreign broker has refused a connection, which can be that of somebody else.
+
+        If it is down, the client goes back home; also if it refuses everybody for long.
+        """
+        now = time.monotonic()
+        if not self._refusals:
+            self._refused_at = now
+        self._refusals += 1
+        has_refused = self._refusals >= MOST_REFUSALS and now > self._refused_at + REFUSED_SECONDS
+        if self._connection is None and (has_refused or await self._is_down()):
+            self.fail(problem)
 
     async def _replace(self, connection: RelayedConnection) -> None:
         """End an earlier connection, and get back what the client has not acknowledged there."""
@@ -451,12 +484,20 @@ class RelayedMove:
         else:
             self._delivered[content_digest(message.topic, message.payload)] += 1
 
+    def release(self, number: int) -> None:
+        """The client releases a message at QoS 2 that it can have published at home."""
+        if self._reader is not None and self._reader.is_up:
+            self._reader.release(number)
+        elif not self._is_drained:
+            self._releases.add(number)
+
     def is_fence(self, message: RelayedPublish) -> bool:
         """Whether a message is a fence; from the last one on, the client gets everything from its broker."""
         self._has_foreign = True
         if message.topic != self._fence.encode():
             return False
         kind = self._kind_of(message)
+        self.is_fenced = self.is_fenced or bool(kind)
         if kind == EARLY:
             self._known.pass_early_fence()
         elif kind == LAST:
@@ -466,10 +507,24 @@ class RelayedMove:
     def is_wanted(self, message: RelayedPublish) -> bool:
         """Whether the client lacks a message of the foreign session."""
         digest = content_digest(message.topic, message.payload)
-        if message.is_retained or not self._known.takes(digest):
-            return True
+        return message.is_retained or not message.quality or not self._known.takes(digest)
+
+    def leave_out(self) -> None:
+        """A message of the foreign session is left out."""
         self.counts.left_out += 1
-        return False
+
+    def return_left_out(self, messages: list[RelayedPublish]) -> None:
+        """Messages that the client seemed to have, but that were not acknowledged: they come again."""
+        self._known.give_back(content_digest(one.topic, one.payload) for one in messages)
+
+    def distrust(self) -> None:
+        """The broker does not let fences through, so the client gets everything of the foreign session."""
+        log.warning(
+            "move %s: broker %s does not let %s read its fences, so messages arrive twice; put the rules of "
+            "`deploy export` into its acl_file",
+            *(self.plan.move, self.plan.foreign, self.plan.client),
+        )
+        self._known.clear()
 
     async def _finish(self) -> None:
         """After the TTL, end the session at home; then let the client connect to its broker itself."""
@@ -506,7 +561,7 @@ class RelayedMove:
             has_read_all and self._connection is not None and not self._connection.has_home_messages
         )
 
-    async def release(self) -> None:
+    async def end(self) -> None:
         """Let the client connect to its broker itself, at a moment when nothing is unacknowledged."""
         await asyncio.sleep(self._settle)
         self._known.clear()
@@ -516,16 +571,45 @@ class RelayedMove:
 
     def fail(self, note: str) -> None:
         """The client cannot be served by the foreign broker; its session at home still has everything."""
-        if not self._is_drained and not self._is_over:
-            self.close()
+        if not self._is_drained and not self.is_over:
+            self.give_up()
             self.report("failed", note)
+
+    async def leave_home(self) -> None:
+        """Remove our fence from the session at home, before the client goes back there."""
+        async with self._cutting:
+            reader = self._reader
+            if not self._is_cut or reader is None:
+                return
+            if not reader.is_up:
+                self._waiting.clear()
+                self._held_bytes = 0
+                self._home_fences.clear()
+                self._fences.discard("home")
+                reader = self._reader = self._home_reader()
+                try:
+                    await reader.open()
+                except UnreachableError as error:
+                    log.info("move %s: a fence stays in the session at home: %s", self.plan.move, error)
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(FENCE_SECONDS):
+                        await self._until_fenced()
+            for message in self._home_fences:
+                reader.acknowledge(message)
+            await reader.unsubscribe(self._fence)
+            reader.close()
 
     def close(self) -> None:
         """End all connections; sessions stay."""
-        self._is_over = True
-        self.drop_witness()
+        self.give_up()
         if self._reader is not None:
             self._reader.close()
+
+    def give_up(self) -> None:
+        """End all connections, except for that to the session at home."""
+        self.is_over = True
+        self.drop_witness()
         for task in self._tasks:
             task.cancel()
         if self._connection is not None:
@@ -536,6 +620,12 @@ class RelayedMove:
         idle = time.monotonic() - self._cut_at > HELD_SECONDS
         if self._is_cut and self._connection is None and idle and self._reader is not None:
             self._reader.close()
+
+
+def _fence_code(secret: str, move: str, kind: str) -> bytes:
+    """The payload of a fence of a kind."""
+    key = blake2b(secret.encode()).digest()
+    return blake2b(f"{move}:{kind}".encode(), key=key, digest_size=16).hexdigest().encode()
 
 
 @dataclass
@@ -619,7 +709,7 @@ class ClientRelay:
         if writer in self._connections:
             self._connections[writer] = True
         move = self.moves.get(request.client)
-        if move is None:
+        if move is None or not move.is_leaving:
             self._refuse("not moving", "client %r came to the relay, but is not moving", request.client[:80])
             return
         problem = await move.serve(request, stream, writer)

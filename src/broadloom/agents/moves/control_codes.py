@@ -1,7 +1,8 @@
 """Authentication of control messages: a key per client, derived from the key of the fleet.
 
 Each control message is sealed with a code that covers its topic, and so its client, its call and its
-direction. Numbers that rise prevent that it is used twice. Broker rules are the second line.
+direction. Its number is higher than those before, so it cannot be used twice. Broker rules are the second
+line.
 """
 
 from __future__ import annotations

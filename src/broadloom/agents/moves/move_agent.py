@@ -64,7 +64,9 @@ log = logging.getLogger("broadloom.agents.moves")
 TICK = 0.02
 ROOM_SECONDS = 1.0  # between attempts while the disk is full
 MOST_WAITING = 64 << 20  # bytes of control messages in the inbox
-MOST_WAITING_OF_ONE = 1 << 20  # of one client and call
+MOST_WAITING_OF_ONE = 1 << 20  # of one client
+MESSAGE_BYTES = 512  # of a message in the inbox without its payload
+CALLS = ("register", "reply")
 MOST_LATER = 10_000  # repetitions whose times are remembered
 DAY = 24 * 3600
 MOST_STAY = float(DAY)  # seconds after which a staying client is asked again at the latest
@@ -175,7 +177,7 @@ class MoveAgent:
         self._deferred: deque[Callable[[], None]] = (
             deque()
         )  # work that waits until the journal can be written
-        self._waiting: Counter[str] = Counter()  # bytes of control messages in the inbox, by topic
+        self._waiting: Counter[str] = Counter()  # bytes of control messages in the inbox, by client
         self._waiting_bytes = 0
         self._waiting_lock = threading.Lock()
         self._stopping = threading.Event()
@@ -288,13 +290,11 @@ class MoveAgent:
 
     def _changes_of(self, broker: str, topic: str, payload: bytes, now: float) -> list[Change]:
         """Check a control message, and return its changes."""
-        client, call = client_and_call(topic)
+        client, call = _known_call(topic)
         if self._keys is not None:
             payload = unseal(self._keys.of(client), topic, payload)
         if broker not in self._addresses:
             raise InputError(f"broker {broker!r} is unknown")
-        if call not in ("register", "reply"):
-            raise InputError(f"call {call!r:.40} of {client} is unknown; expected register or reply")
         message = parse(Register, payload) if call == "register" else parse(Reply, payload)
         if message.client != client:
             raise InputError(f"forged: {client} claims to be {message.client}")
@@ -633,11 +633,13 @@ class MoveAgent:
 
         def work() -> None:
             self.receive(broker, topic, payload)  # if it cannot be journaled, it is repeated
+            client = client_and_call(topic)[0]
+            size = len(payload) + MESSAGE_BYTES
             with self._waiting_lock:
-                self._waiting[topic] -= len(payload)
-                self._waiting_bytes -= len(payload)
-                if self._waiting[topic] <= 0:
-                    del self._waiting[topic]
+                self._waiting[client] -= size
+                self._waiting_bytes -= size
+                if self._waiting[client] <= 0:
+                    del self._waiting[client]
             done()
 
         self._inbox.put(work)
@@ -646,19 +648,20 @@ class MoveAgent:
         """Why a control message is not even queued; empty: it is, and counts."""
         if len(payload) > 2 * MOST_BYTES:
             return f"flood: a message of {len(payload):,} bytes on {topic!r:.80}"
-        if self._keys is not None:
-            try:
-                unseal(self._keys.of(client_and_call(topic)[0]), topic, payload)
-            except InputError as error:
-                return str(error)
-        size = len(payload) + 1
+        try:
+            client, _ = _known_call(topic)
+            if self._keys is not None:
+                unseal(self._keys.of(client), topic, payload)
+        except InputError as error:
+            return str(error)
+        size = len(payload) + MESSAGE_BYTES
         with self._waiting_lock:
-            if self._waiting[topic] + size > MOST_WAITING_OF_ONE:
-                return f"flood: too many messages are waiting on {topic!r:.80}"
+            if self._waiting[client] + size > MOST_WAITING_OF_ONE:
+                return f"flood: too many messages of {client!r:.80} are waiting"
             if self._waiting_bytes + size > MOST_WAITING:
                 return "flood: too many messages of all clients are waiting"
-            self._waiting[topic] += len(payload)
-            self._waiting_bytes += len(payload)
+            self._waiting[client] += size
+            self._waiting_bytes += size
         return ""
 
     def ask(self, question: Callable[[MoveAgent], T], seconds: float = 25.0) -> T:
@@ -706,10 +709,27 @@ class MoveAgent:
             raise InputError(f"client {client!r} was last at {resident.broker!r}, which is no longer known")
         if self.registry.is_moving(client):
             raise InputError(f"client {client!r} is being moved already; wait until that move has ended")
+        if resident.kind == ORDINARY and self._is_another(client, to):
+            raise InputError(
+                f"client {client!r:.80} also has a session at {to!r}; give each client its own id"
+            )
         move = Move(new_id(), client, resident.broker, to, MoveState.REQUESTED, self.now(), key=key)
         is_new = self.registry.residents.get(client) != resident
         self._save([resident, move] if is_new else [move])
         return move
+
+    def _is_another(self, client: str, broker: str) -> bool:
+        """Whether a broker has a session with a client's id that no move has left there.
+
+        The session of a client of MQTT 5 that was there before can have ended without a line in the log.
+        """
+        key = client, broker
+        if self._sight is None or key in self.registry.strays or key in self.registry.abandoned:
+            return False
+        was_there = any(
+            one.client == client and broker in (one.home, one.foreign) for one in self.registry.moves.values()
+        )
+        return self._sight.has_session(client, broker, is_sure=was_there)
 
     def _resident(self, client: str) -> Resident:
         """A client: as it has registered, or as its broker shows it.
@@ -753,3 +773,15 @@ class MoveAgent:
             raise InputError(f"{reason}; it is too late to cancel it")
         self._save(self._end_move(move, MoveState.CANCELLED, self.now(), "cancelled by the operator"))
         return self.registry.moves[move_id]
+
+
+def _known_call(topic: str) -> tuple[str, str]:
+    """The client and the call of a control topic.
+
+    Raises:
+        InputError: there is no such call.
+    """
+    client, call = client_and_call(topic)
+    if call not in CALLS:
+        raise InputError(f"call {call!r:.40} of {client:.80} is unknown; expected register or reply")
+    return client, call

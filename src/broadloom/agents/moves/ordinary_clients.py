@@ -1,4 +1,4 @@
-"""Moves of ordinary clients: who they are, and the thread with the relay that moves them (paper 5, V).
+"""Ordinary clients as brokers show them, and the thread with the relay that moves them (paper 5, section V).
 
 The router's map, the sessions at both brokers and the relay do for such a client what a `MovingClient` does
 by itself. All steps can be repeated, and leave the client at its home until it has arrived.
@@ -81,6 +81,9 @@ class ClientSight(Protocol):
 
     def is_connected(self, client: str, broker: str) -> bool:
         """Whether a broker shows that a client is connected to it."""
+
+    def has_session(self, client: str, broker: str, is_sure: bool) -> bool:
+        """Whether a broker shows a session of a client; `is_sure`: one that has not ended for sure."""
 
     def problems(self) -> list[str]:
         """What cannot be seen, and why."""
@@ -237,7 +240,7 @@ class OrdinaryMover:
             await self._route(client, served_by(broker))
             move = self._relay.moves.get(client)
             if move is not None:
-                await move.release()
+                await move.end()
                 self._drop(client)
 
         self._submit(self._ignore, work)
@@ -247,10 +250,15 @@ class OrdinaryMover:
 
         async def work() -> None:
             move = self._relay.moves.get(client)
-            if move is not None:
-                move.drop_witness()
-            await self._route(client, served_by(broker))
-            self._drop(client)
+            if move is None:
+                await self._route(client, served_by(broker))
+                return
+            move.give_up()
+            await move.leave_home()
+            async with move.routing:
+                await self._route(client, served_by(broker))
+            if self._relay.moves.get(client) is move:
+                self._drop(client)
 
         self._submit(self._ignore, work)
 
@@ -268,7 +276,10 @@ class OrdinaryMover:
             move = RelayedMove(plan, self._login, self._ttl, self._settle, self._secret)
             self._relay.moves[plan.client] = move
         move.report = report
-        await asyncio.to_thread(self._router.send, {plan.client: moving_to(foreign)})
+        async with move.routing:
+            if move.is_over:  # given up meanwhile
+                return
+            await asyncio.to_thread(self._router.send, {plan.client: moving_to(foreign)})
         await move.take_over()
 
     async def _route(self, client: str, backend: str) -> None:

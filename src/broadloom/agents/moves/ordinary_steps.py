@@ -264,5 +264,4 @@ class OrdinarySteps:
             self._agent_addresses[move.home],
             self._agent_addresses[move.foreign],
             self._addresses[move.foreign],
-            is_permanent=resident.keeps is True,
         )

@@ -36,6 +36,8 @@ from broadloom.mqtt.relayed_packets import (
 )
 
 CLOSING_SECONDS = 5.0
+FENCE_SECONDS = 1.0  # until the first fence of a session has come
+MOST_HELD_BACK = 1_000  # messages before it
 
 
 class HomeMessages(Protocol):
@@ -53,11 +55,36 @@ class HomeMessages(Protocol):
     def acknowledge_home(self, message: RelayedPublish) -> None:
         """The client has a message from home."""
 
+    def release(self, number: int) -> None:
+        """The client releases a message at QoS 2 that it can have published at home."""
+
     def is_fence(self, message: RelayedPublish) -> bool:
         """Whether a message of the foreign session is a fence."""
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether a fence has come, so that messages can be left out."""
+
     def is_wanted(self, message: RelayedPublish) -> bool:
         """Whether the client lacks a message of the foreign session."""
+
+    def leave_out(self) -> None:
+        """A message of the foreign session is left out."""
+
+    def return_left_out(self, messages: list[RelayedPublish]) -> None:
+        """Messages that the client seemed to have, but that were not acknowledged: they come again."""
+
+    def distrust(self) -> None:
+        """No fence has come: nothing is left out."""
+
+
+@dataclass(frozen=True)
+class _HeldBack:
+    """A message of the foreign session before the first fence."""
+
+    raw: bytes
+    message: RelayedPublish
+    is_wanted: bool
 
 
 @dataclass
@@ -73,7 +100,7 @@ class RelayedConnection:
 
     Attributes:
         broker_ended: whether the broker has ended the connection, and not the client.
-        is_refused: whether the broker has refused the client's login.
+        is_refused: whether the broker has refused the client, or has ended the connection without an answer.
         over: set when the connection has ended.
     """
 
@@ -95,6 +122,9 @@ class RelayedConnection:
         self._out: dict[int, _Outgoing] = {}  # by packet id, as the client has it
         self._released: dict[int, int] = {}  # of QoS 2: the client's packet id by the broker's
         self._left_out: set[int] = set()  # of QoS 2: packet ids of messages that the client does not get
+        self._held_back: list[_HeldBack] = []
+        self._held_since = 0.0
+        self._forwarding = asyncio.Lock()
         self._own: set[int] = set()  # packet ids of the client's messages that the broker has not answered
         self._number = 0
         self._free = asyncio.Event()
@@ -116,12 +146,12 @@ class RelayedConnection:
                     address.hostname, address.port, ssl=tls
                 )
                 self._to_broker.write(self._request.raw)
-                answer = await read_packet(self._far, MOST_PACKET)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, ProtocolError) as error:
+                answer = await self._answer_of_broker(self._far)
+        except (OSError, TimeoutError) as error:
             return f"the foreign broker does not answer: {error!r:.60}"
-        if answer[0] != CONNACK or answer[3]:
+        if answer[:1] != bytes((CONNACK,)) or len(answer) < 4 or answer[3]:
             self.is_refused = True
-            return f"the foreign broker refuses the client: {answer[3]:#04x}"
+            return f"the foreign broker refuses the client: {answer[3:4].hex() or 'no answer'}"
         self._to_client.write(answer)
         if self._request.clean:
             self._home.drop_waiting()
@@ -129,9 +159,18 @@ class RelayedConnection:
             return "the foreign broker has lost the prepared session"
         return ""
 
+    @staticmethod
+    async def _answer_of_broker(stream: asyncio.StreamReader) -> bytes:
+        """The first packet of the broker; empty: it ends the connection, as for a malformed CONNECT."""
+        try:
+            return await read_packet(stream, MOST_PACKET)
+        except (asyncio.IncompleteReadError, ConnectionError, ProtocolError):
+            return b""
+
     async def run(self) -> None:
         """Relay until one side ends."""
         tasks = [asyncio.create_task(one) for one in (self._from_client(), self._from_broker())]
+        waits = asyncio.create_task(self._wait_for_fence())
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             self.broker_ended = tasks[1] in done and tasks[0] not in done
@@ -142,9 +181,11 @@ class RelayedConnection:
                 ):
                     raise error
         finally:
-            for task in tasks:
+            for task in (*tasks, waits):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, waits, return_exceptions=True)
+            self._home.return_left_out([one.message for one in self._held_back if not one.is_wanted])
+            self._held_back.clear()
             self._home.return_waiting([one.message for one in self._out.values() if one.message is not None])
             self._out.clear()
             self.over.set()
@@ -187,6 +228,8 @@ class RelayedConnection:
                 message = read_any_publish(raw, self._request.version)
                 if message.quality:
                     self._own.add(message.number)
+            elif kind == PUBREL and number_of(raw)[0] not in self._own:
+                self._home.release(number_of(raw)[0])
             self._to_broker.write(raw)
             await self._to_broker.drain()
             if kind == DISCONNECT:
@@ -261,13 +304,55 @@ class RelayedConnection:
         if self._is_closing:  # the broker sends it again
             return
         message = read_any_publish(raw, self._request.version)
-        if self._home.is_fence(message) or not self._home.is_wanted(message):
-            if message.quality == 1:
-                self._answer(PUBACK, message.number)
-            elif message.quality:
-                self._left_out.add(message.number)
-                self._answer(PUBREC, message.number)
+        if self._home.is_fence(message):
+            self._take(message)
+            if self._home.is_fenced:
+                await self._pass_held_back()
             return
+        is_wanted = self._home.is_wanted(message)
+        if self._held_back or not (is_wanted or self._home.is_fenced):
+            if not self._held_back:
+                self._held_since = time.monotonic()
+            self._held_back.append(_HeldBack(raw, message, is_wanted))
+            if len(self._held_back) >= MOST_HELD_BACK:
+                await self._pass_held_back()
+        elif is_wanted:
+            await self._send(raw, message)
+        else:
+            self._home.leave_out()
+            self._take(message)
+
+    async def _wait_for_fence(self) -> None:
+        """Hold messages back that the client seems to have, until a fence shows that this is known."""
+        while not self._home.is_fenced:
+            await asyncio.sleep(FENCE_SECONDS / 5)
+            if self._held_back and time.monotonic() > self._held_since + FENCE_SECONDS:
+                with suppress(OSError):  # the client has gone
+                    await self._pass_held_back()
+
+    async def _pass_held_back(self) -> None:
+        """Send what was held back, in its order: all of it if no fence has come, which can be twice."""
+        async with self._forwarding:
+            if self._held_back and not self._home.is_fenced:
+                self._home.distrust()
+            while self._held_back:
+                first = self._held_back[0]
+                if self._home.is_fenced and not first.is_wanted:
+                    self._home.leave_out()
+                    self._take(first.message)
+                else:
+                    await self._send(first.raw, first.message)
+                self._held_back.pop(0)
+
+    def _take(self, message: RelayedPublish) -> None:
+        """Acknowledge a message that the client does not get."""
+        if message.quality == 1:
+            self._answer(PUBACK, message.number)
+        elif message.quality:
+            self._left_out.add(message.number)
+            self._answer(PUBREC, message.number)
+
+    async def _send(self, raw: bytes, message: RelayedPublish) -> None:
         if message.quality:
             number = await self._next_number()
             self._out[number] = _Outgoing(number=message.number)

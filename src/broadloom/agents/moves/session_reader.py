@@ -6,7 +6,7 @@ import asyncio
 import ssl
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
@@ -23,6 +23,7 @@ from broadloom.mqtt.packets import (
     PUBREC,
     PUBREL,
     SUBACK,
+    UNSUBACK,
     ProtocolError,
     acknowledgement,
     connect,
@@ -36,6 +37,7 @@ from broadloom.mqtt.relayed_packets import (
     read_any_publish,
     read_packet,
     subscribe_plainly,
+    unsubscribe_plainly,
 )
 from broadloom.mqtt.topic_filters import QosFilters
 
@@ -46,6 +48,7 @@ MOST_WAITING = 1_000  # unacknowledged messages of a session
 FULL_SECONDS = 0.02  # between checks whether there is room for more messages
 # Seconds between a message and the moment after it in which a client leaves home.
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.5
+FIRST_NUMBER = 0xF000  # of our packets, since the client's own messages at QoS 2 have small numbers
 RECENT = 20  # messages by whose times that moment is chosen
 
 
@@ -143,6 +146,10 @@ class KnownContents:
                 return True
         return False
 
+    def give_back(self, digests: Iterable[bytes]) -> None:
+        """Messages that were taken come again; before the early fence only, since they may be open."""
+        self._open.update(digests)
+
     def pass_early_fence(self) -> None:
         """The early fence has come."""
         self._open.clear()
@@ -186,7 +193,8 @@ class SessionReader:
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._answers: asyncio.Queue[int] = asyncio.Queue()
-        self._numbers = 0
+        self._numbers = FIRST_NUMBER
+        self._unsubscribed = asyncio.Event()
 
     @property
     def is_up(self) -> bool:
@@ -245,6 +253,18 @@ class SessionReader:
         self._numbers += 1
         self._write(publish(topic, payload, self._numbers))
 
+    def release(self, number: int) -> None:
+        """Release a message at QoS 2 that the client has published in this session."""
+        self._write(acknowledgement(PUBREL, number))
+
+    async def unsubscribe(self, text: str) -> None:
+        """Unsubscribe from a filter, and wait for the answer for a moment."""
+        self._numbers += 1
+        self._write(unsubscribe_plainly(self._numbers, text, MQTT_5))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._unsubscribed.wait()
+
     def acknowledge(self, message: RelayedPublish) -> None:
         """Acknowledge a message."""
         if message.quality:
@@ -280,8 +300,11 @@ class SessionReader:
                     self._received(read_any_publish(raw, MQTT_5))
                 elif kind == PUBREL:
                     self._write(acknowledgement(PUBCOMP, number_of(raw)[0]))
+                elif kind == UNSUBACK:
+                    self._unsubscribed.set()
                 elif kind == SUBACK:
                     self._answers.put_nowait(max(raw[-1:], default=0x80))
         except (OSError, asyncio.IncompleteReadError, ProtocolError):
+            self._unsubscribed.set()
             if self._writer is not None:
                 self._writer.close()

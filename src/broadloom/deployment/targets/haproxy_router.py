@@ -28,6 +28,7 @@ FOLDER = "/etc/haproxy"
 SOCKET = "/run/haproxy/admin.sock"
 CERTIFICATE = f"{FOLDER}/server.pem"
 _WORD = re.compile(r"[\w/.+=@:~-]+")
+MOST_CONNECTIONS = 20_000  # of a router
 SERVED, MOVING = "broker-", "moving-"  # prefixes of backends
 _CONFIG = """\
 # Router of MQTT clients next to broker {broker}, written by broadloom. Install it as {folder}/haproxy.cfg.
@@ -38,17 +39,22 @@ defaults
   mode tcp
   timeout connect 5s
   timeout check 3s
-  timeout client 20h
-  timeout server 20h
+  # Until a client has sent CONNECT and its broker is found; then the tunnel's time counts.
+  timeout client 15s
+  timeout server 15s
+  timeout tunnel 20h
   option clitcpka
   option srvtcpka
   retries 2
   option redispatch 1
 frontend mqtt
+  maxconn {most}
   bind {bind}
   tcp-request inspect-delay 10s
   tcp-request content reject unless {{ req.payload(0,0),mqtt_is_valid }}
   use_backend %[req.payload(0,0),mqtt_field_value(connect,client_identifier),url_enc,map({map},{default})]
+  # A client without a client id
+  default_backend {default}
 """
 
 
@@ -61,7 +67,7 @@ class RouterSettings:
         certificate: the file with the routers' certificate and key; None: clients connect in plain text.
         relay: the address at which the agent that moves clients accepts those that move.
         relay_ca: the file of certificates that routers trust at the relay; None: the relay is in plain text,
-            for a router on the same machine.
+            and on the same machine.
         socket: the path of the runtime socket.
         folder: the folder of the map on the routers' machines.
     """
@@ -79,7 +85,11 @@ class RouterSettings:
                 _check_word(getattr(self, name), name)
         if not (self.listen.isascii() and self.listen.isdecimal()):
             Address.parse(self.listen, what="listen")
-        Address.parse(self.relay, what="relay")
+        relay = Address.parse(self.relay, what="relay")
+        if self.relay_ca is None and not _is_loopback(relay.hostname):
+            raise InputError(
+                f"relay is {self.relay!r}, on another machine, so it must have TLS; give relay_ca as well"
+            )
 
 
 def _check_word(path: str, name: str) -> str:
@@ -180,11 +190,13 @@ def _config(fleet: Fleet, broker: str, settings: RouterSettings) -> str:
         map=f"{settings.folder}/{MAP_FILE}",
         socket=settings.socket,
         bind=bind,
+        most=MOST_CONNECTIONS,
         default=served_by(broker),
     )
-    relay_tls = (
-        "" if settings.relay_ca is None else f" ssl verify required ca-file {settings.relay_ca} no-check-ssl"
-    )
+    relay_tls = ""
+    if settings.relay_ca is not None:
+        host = Address.parse(settings.relay, what="relay").hostname
+        relay_tls = f" ssl verify required ca-file {settings.relay_ca}{_checked_name(host)} no-check-ssl"
     watched = "check inter 500ms fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down"
     parts = [head]
     for one in fleet.brokers.values():
@@ -211,13 +223,22 @@ def _server(broker: FleetBroker) -> str:
     _check_word(ca, f"ca of broker {broker.name!r}")
     tls = f"{address} ssl verify required ca-file {ca}"
     if not _is_ip(host):
-        return f"{tls} verifyhost {host} sni str({host})"
+        return f"{tls}{_checked_name(host)}"
     if broker.tls.ca is None:
         raise InputError(
             f"broker {broker.name!r} has the address {host} and TLS, but HAProxy cannot find an IP address "
             "in a certificate; give a host name, or the ca that signs the certificates of brokers only"
         )
     return tls
+
+
+def _checked_name(host: str) -> str:
+    """Options that compare a certificate with a host name; HAProxy cannot do so with IP addresses."""
+    return "" if _is_ip(host) else f" verifyhost {host} sni str({host})"
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_ip(host) and ip_address(host).is_loopback)
 
 
 def _is_ip(host: str) -> bool:

@@ -75,6 +75,9 @@ topic deny {own}to/#
 # A client sends only under its own name, and receives only what is addressed to it.
 pattern write {own}from/%u/+
 pattern read {own}to/%u/+
+
+# Ordinary clients receive marks that the agent's relay leaves out.
+pattern read {own}to/+/fence
 """
 
 
