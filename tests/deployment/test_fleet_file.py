@@ -437,3 +437,50 @@ def test_init_writes_a_key_that_only_its_owner_can_read(tmp_path, run):
     code, _, said = run(*arguments, "--force")
     assert code == 2, "a key that agents use is not replaced"
     assert "exists" in said
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+EXAMPLES = [
+    (page, text.split("```")[0])
+    for page in ("deploy.md", "fleet.md", "live.md")
+    for text in (DOCS / page).read_text().split("```toml\n")[1:]
+]
+
+
+@pytest.mark.parametrize(("page", "text"), EXAMPLES, ids=lambda value: value[:20].splitlines()[0])
+def test_the_fleet_files_of_the_pages_are_read(page, text, tmp_path):
+    """Those that show only a section get a broker."""
+    content = tomllib.loads(text)
+    assert content.keys() <= {"defaults", "brokers", "links", "live"}, page
+    if "brokers" not in content:
+        text += '\n[brokers.rome]\naddress = "10.0.0.1"\n'
+    fleet = load(tmp_path, text)
+    assert list(fleet.brokers) == list(tomllib.loads(text)["brokers"])
+
+
+def test_a_path_of_a_broker_replaces_the_default_commands_for_its_file_and_the_reverse(tmp_path):
+    by_command = """
+[defaults.hooks]
+install = "scp {file} {host}:"
+remove = "ssh {host} rm links.conf"
+stop = "halt"
+[brokers.rome]
+address = "10.0.0.1"
+hooks = { path = "links.conf" }
+[brokers.oslo]
+address = "10.0.0.2"
+"""
+    fleet = load(tmp_path, by_command)
+    rome, oslo = (fleet.brokers[name].hooks for name in ("rome", "oslo"))
+    assert (rome.path, rome.install, rome.remove) == (str(tmp_path / "links.conf"), None, None)
+    assert (oslo.path, oslo.remove) == (None, ("ssh", "{host}", "rm", "links.conf"))
+    assert rome.stop == oslo.stop == ("halt",)
+    by_path = """
+[defaults.hooks]
+path = "links.conf"
+[brokers.rome]
+address = "10.0.0.1"
+hooks = { install = "scp {file} {host}:", remove = "ssh {host} rm links.conf" }
+"""
+    rome = load(tmp_path, by_path).brokers["rome"].hooks
+    assert (rome.path, rome.install) == (None, ("scp", "{file}", "{host}:"))

@@ -74,11 +74,11 @@ def applied(folder, old, new, killed_at=0, back=False):
 
     def report(text):
         lines.append(text)
-        if len(lines) == killed_at:
+        if sum("/" in line.split()[0] for line in lines) == killed_at > 0:
             raise KeyboardInterrupt
 
     counts = roll_out(*sides, NATS, fleet, back=back, patience=20, report=report)
-    assert ("lost" in lines[0].lower()) == bool(counts["notes"])  # said before anything is done
+    assert lines[: len(counts["notes"])] == counts["notes"]  # said before anything is done
     return counts
 
 
@@ -109,7 +109,7 @@ def test_a_change_of_nats_killed_at_every_step_ends_the_same_and_can_go_back(sit
     files = [site.links.read_text() for site in sites.values()]
     with pytest.raises(bl.InputError, match="nothing to roll back"):
         applied(tmp_path, "old", "new", back=True)
-    for killed_at in (3, 5, 9, 12, 16) if loses_nothing(sites) else (3, 5):
+    for killed_at in (3, 5, 9, 12, 16) if loses_nothing(sites) else (2, 4):
         with pytest.raises(KeyboardInterrupt):
             applied(tmp_path, "new", "old", killed_at=killed_at)
         applied(tmp_path, "new", "old", back=True)

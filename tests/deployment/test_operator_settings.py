@@ -10,10 +10,20 @@ import paho.mqtt.client as mqtt
 import pytest
 
 import broadloom as bl
-from broadloom.deployment import FleetBroker, Settings, WiredLink, Wiring, export, target_named
+from broadloom.deployment import (
+    Deployment,
+    FleetBroker,
+    Settings,
+    WiredLink,
+    Wiring,
+    export,
+    roll_out,
+    target_named,
+)
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.deployment.targets import mosquitto_bridges
 from fleet_lab import LabBroker, wait_until
+from operator_sites import fleet_of, running_sites
 
 pytestmark = [
     pytest.mark.needs("mosquitto", "mosquitto_sub", "mosquitto_pub"),
@@ -120,6 +130,12 @@ class Behaviour:
         command = ["mosquitto_pub", "-h", HOST, "-p", str(self.broker.port), "-t", topic, "-q", str(qos)]
         lines = "".join(f"{i}\n" for i in range(count))
         subprocess.run([*command, "-l"], input=lines, text=True, check=True)
+
+    def forget(self):
+        """End the sessions of these clients."""
+        for name in ("absent", "slow"):
+            command = ["mosquitto_sub", "-h", HOST, "-p", str(self.broker.port), "-i", name, "-t", "none"]
+            subprocess.run([*command, "-E"], check=True, capture_output=True)
 
     def observe(self):
         """All of it."""
@@ -232,3 +248,52 @@ def test_include_dir_of_the_whole_export_reads_no_rules_as_configuration(run, tm
     broker = LabBroker("one", tmp_path, port, f"include_dir {conf}")
     broker.stop()
     assert not [line for line in broker.lines() if "Error" in line and "config" in line.lower()]
+
+
+class SiteLog:
+    """The port and the log of an operator's broker, from now on."""
+
+    def __init__(self, site):
+        self.port = site.port
+        self._log = site.folder / "log"
+        self._start = len(self._log.read_text())
+
+    def wait_for(self, text):
+        """Wait for a line."""
+        wait_until(lambda: text in self._log.read_text()[self._start :], text)
+
+
+def test_brokers_keep_the_settings_of_their_operator_when_a_change_is_applied(tmp_path):
+    """What clients see of them, before and after `apply`; and the operator's own file stays as it is."""
+    target = target_named("mosquitto")
+    with running_sites(tmp_path, "ab") as sites:
+        files = {name: site.folder / "mosquitto.conf" for name, site in sites.items()}
+        for name, site in sites.items():
+            text = files[name].read_text().replace("max_queued_messages 12345", OPERATOR)
+            files[name].write_text(text)
+            site.run("stop")
+            site.run("start")
+        own = {name: file.read_bytes() for name, file in files.items()}
+        fleet = fleet_of(sites)
+        settings = Settings(
+            addresses={name: f"{HOST}:{site.port}" for name, site in sites.items()}, tls=False
+        )
+        deployments = []
+        for links in ((), (WiredLink("a", "b", X, X),)):
+            wiring = Wiring(("a", "b"), dict.fromkeys("ab", X), {}, links)
+            deployments.append(Deployment(wiring, settings, target.files(wiring, settings)))
+
+        def observed():
+            found = {}
+            for name, site in sites.items():
+                behaviour = Behaviour(SiteLog(site))
+                found[name] = behaviour.queued(), behaviour.unfinished()
+                behaviour.forget()
+            return found
+
+        before = observed()
+        assert roll_out(*deployments, target, fleet, tmp_path / "journal")["restarts"] == ["a"]
+        assert "connection broadloom-a:b" in sites["a"].links.read_text()
+        assert observed() == before
+        assert before["a"][1] == INFLIGHT
+        assert {name: file.read_bytes() for name, file in files.items()} == own

@@ -79,6 +79,11 @@ def test_a_nats_fleet_has_lines_for_login_rights_and_leafnodes(tmp_path):
     assert (link.broker, link.verdict) == ("leaf", "advice")
     assert link.found.startswith("a leafnode to hub")
     assert {one.verdict for one in found(report, "clock")} == {"ok"}
+    assert [(one.broker, one.verdict) for one in found(report, "links")] == [
+        ("leaf", "advice"),  # without a login
+        ("alone", "advice"),
+    ]
+    assert f"anyone who can reach {HOST}:7422 can link to it" in found(report, "links")[0].found
     assert found(refused, "login")[0].found == "user 'u' is refused: wrong name or password"
     assert found(anonymous, "login")[0].found == "anonymous clients are refused"
     assert "wr0ng" not in json.dumps(refused.records())

@@ -108,6 +108,7 @@ def export_plan(
         removal,
         save_export,
     )
+    from broadloom.deployment.targets.nats_leafnodes import open_listener_notes
 
     if to == ROUTER:
         if plan is not None or fleet is None:
@@ -145,6 +146,8 @@ def export_plan(
         show(record | {"notes": notes}, "\n".join([first, *notes]), as_json, quiet)
         return
     notes = [*options.notes(loaded), *_secret_notes(settings, output, with_secrets)]
+    if target.name == "nats":
+        notes += open_listener_notes(wiring, settings)
     if target.advice:
         notes.append(
             f"the files contain links and no setting of a broker: each {target.name}.conf should have "

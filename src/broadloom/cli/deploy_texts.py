@@ -64,8 +64,12 @@ def change_text(record: Record) -> str:
 def apply_text(record: Record) -> str:
     """The text about a change that was applied, or would be."""
     if "would" in record:
-        lines = [f"{number:>3} {text}" for number, text in enumerate(record["would"], 1)]
-        return "\n".join([f"{len(lines):,} steps, none taken (dry run)", *record["notes"], *lines])
+        lines = [f"{len(record['would']):,} steps, none taken (dry run)", *record["notes"]]
+        for number, (text, commands) in enumerate(zip(record["would"], record["commands"], strict=True), 1):
+            lines += [f"{number:>3} {text}", *(f"      {command}" for command in commands)]
+        return "\n".join(lines)
+    if record["already_applied"]:
+        return "already applied: the last change has led to the new plan"
     if not record["steps"]:
         return "nothing changes"
     what = "rolled back" if record["rolled_back"] else "applied"

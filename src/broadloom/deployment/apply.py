@@ -22,7 +22,7 @@ from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from broadloom.deployment.rollout import Batch, Deployment, LinkSession, order, restarting
 from broadloom.deployment.targets.mosquitto_bridges import local_id, remote_id
 from broadloom.deployment.wiring import Hop, WiredLink, Wiring
-from broadloom.errors import InputError, UnreachableError
+from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
 from broadloom.mqtt.topic_filters import FilterIndex
 from broadloom.progress import stage
 from broadloom.storage import RecordJournal
@@ -90,7 +90,7 @@ class ApplyStep(NamedTuple):
         if self.action == "return":
             return "publish what waited in ended sessions and has not arrived"
         if self.action == "watch":
-            return f"watch what arrives, for {len(self.sessions)} sessions that will end"
+            return f"watch what arrives of topics whose links change at {names}"
         if self.action in _LIVE_TEXTS:
             return _LIVE_TEXTS[self.action].format(names=names, side=self.side)
         if self.action == "install":
@@ -151,8 +151,11 @@ class BrokerControl(Protocol):
     def watch(self, broker: str, filters: Sequence[str]) -> None:
         """Remember from now on which messages arrive at a broker."""
 
+    def end_watch(self, broker: str) -> None:
+        """End the session that watched a broker; it can be one that a killed process has left."""
+
     def record(self) -> None:
-        """Keep what arrives at the watched brokers, until the next broker starts."""
+        """Keep what arrives at the watched brokers, until the links of a batch are up."""
 
     def recorded(self) -> list[list[Message]]:
         """The messages that were kept at each watched broker."""
@@ -181,7 +184,7 @@ def change_steps(batches: Iterable[Batch], having: Collection[str], side: str = 
         side: whose links are installed.
     """
     for batch in batches:
-        if batch.ended:
+        if batch.dropped or batch.ended:
             yield ApplyStep("watch", batch.brokers, batch.ended, side)
         pending: list[tuple[str, LinkSession]] = []
         for action, broker, session in batch.actions():
@@ -209,6 +212,53 @@ def _session_step(pending: Sequence[tuple[str, LinkSession]]) -> ApplyStep:
     return ApplyStep(pending[0][0], tuple(dict.fromkeys(one.broker for one in sessions)), sessions)
 
 
+class DeployedState(NamedTuple):
+    """What the journal knows of a deployment, to recognise it: nothing secret.
+
+    Attributes:
+        links: a code of the links.
+        access: how links reach each broker: its address, TLS files, login and the like.
+    """
+
+    links: str
+    access: dict[str, dict[str, Any]]
+
+    def differing_access(self, other: DeployedState) -> str:
+        """The first broker that links reach in another way, and what differs; empty: none.
+
+        Examples:
+            >>> one, other = (DeployedState("", {"rome": {"tls": tls}}) for tls in (None, "ca.crt"))
+            >>> one.differing_access(other)
+            "tls of broker 'rome'"
+        """
+        for name, own in self.access.items():
+            values = other.access.get(name, own)
+            names = [key for key in own if values.get(key) != own[key]]
+            if names:
+                return f"{', '.join(names)} of broker {name!r}"
+        return ""
+
+
+def deployed_state(side: Deployment) -> DeployedState:
+    """What the journal knows of a deployment."""
+    settings = side.settings
+    access = {}
+    for name in side.wiring.brokers:
+        own: dict[str, Any] = {"address": settings.address_of(name)}
+        own |= {"tls": settings.tls, "certificates": settings.certificates, "login": settings.credentials}
+        if (broker := settings.brokers.get(name)) is not None:
+            own["tls"] = None if broker.tls is None else asdict(broker.tls)
+            own["login"] = None if broker.login is None else asdict(broker.login)  # refers to the password
+            own |= {"account": broker.account, "leaf_listen": broker.leaf_listen}
+        access[name] = own
+    links = [link._asdict() for link in side.wiring.links]
+    return DeployedState(_code({"links": links, "qos": settings.qos}), access)
+
+
+def _code(value: object) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
 class DeploymentChange(NamedTuple):
     """A change from one deployment to another.
 
@@ -220,23 +270,19 @@ class DeploymentChange(NamedTuple):
     old: Deployment
     new: Deployment
 
+    def states(self) -> list[DeployedState]:
+        """Both deployments, as the journal knows them."""
+        return [deployed_state(side) for side in self]
+
     def digest(self) -> str:
-        """A code of both deployments: their links and addresses, and nothing secret."""
-        sides = [
-            {
-                "brokers": {name: side.settings.address_of(name) for name in side.wiring.brokers},
-                "links": [link._asdict() for link in side.wiring.links],
-                "qos": side.settings.qos,
-            }
-            for side in self
-        ]
-        return hashlib.blake2b(json.dumps(sides, sort_keys=True).encode(), digest_size=16).hexdigest()
+        """A code of both deployments: their links, addresses, TLS files and logins, and nothing secret."""
+        return _code([state._asdict() for state in self.states()])
 
     def steps(self, at_once: bool = False) -> list[ApplyStep]:
         """The steps from the old deployment to the new one; `at_once`: all brokers restart together."""
         batches = order(self.old.wiring, self.new.wiring, at_once, restarting(self.old, self.new))
         steps = list(change_steps(batches, self.new.wiring.brokers))
-        return [*steps, ApplyStep("return", ())] if any(batch.ended for batch in batches) else steps
+        return [*steps, ApplyStep("return", ())] if any(step.action == "watch" for step in steps) else steps
 
     def back_steps(self, steps: Sequence[ApplyStep], done: int) -> list[ApplyStep]:
         """The steps back to the old deployment.
@@ -278,19 +324,29 @@ class DeploymentChange(NamedTuple):
         return (self.old if step.side == OLD else self.new).wiring
 
     def watched(self, step: ApplyStep) -> dict[str, list[str]]:
-        """What to watch at each broker: its subscriptions that meet topics of sessions that will end.
+        """What to watch at each broker: its subscriptions that meet topics of links that end or change.
 
-        Also what the links of these sessions take from it.
+        Also what these links take from it. A message can wait for a link that stays while its owner restarts,
+        and arrive when the next link on its way no longer carries it.
         """
         links = {name: link for side in self for link in side.wiring.links for name in ids_of(link)}
         ending = {links[session.client] for session in step.sessions}
-        index = FilterIndex({text for link in ending for text in link.filters()})
+        moved: dict[Hop, set[str]] = {}
+        carried = [
+            {hop: set(texts) for link in side.wiring.links for hop, texts in link.carried()} for side in self
+        ]
+        owners = {link[:2] for side in self for link in side.wiring.links if link.owner in step.brokers}
+        for hop in {hop for owner, peer in owners for hop in ((owner, peer), (peer, owner))}:
+            moved[hop] = carried[0].get(hop, set()) ^ carried[1].get(hop, set())
+        for link in ending:
+            for hop, texts in link.carried():
+                moved.setdefault(hop, set()).update(texts)
+        index = FilterIndex({text for texts in moved.values() for text in texts})
         found = defaultdict[str, set[str]](set)
         for name, texts in self.wiring_of(step).wants.items():
             found[name].update(text for text in texts if any(index.meeting(text)))
-        for link in ending:
-            for (start, _), texts in link.carried():
-                found[start].update(texts)
+        for (start, _), changed in moved.items():
+            found[start].update(changed)
         return {name: sorted(texts) for name, texts in found.items() if texts}
 
     def links_of(self, step: ApplyStep) -> list[WiredLink]:
@@ -330,6 +386,10 @@ class ChangeJournal:
         is_going_back: whether these steps lead back to the old deployment.
         kept: the messages of ended sessions, by the client id of the session.
         returned: how many of them had not arrived everywhere, and were published.
+        watched: the brokers at which a session watches what arrives.
+        stopped: the brokers that were stopped when the way back began.
+        sides: the old and the new deployment of the change that is under way.
+        applied: the deployment to which the last complete change has led; None: not known.
 
     Raises:
         JournalDamageError: the file is damaged.
@@ -338,7 +398,7 @@ class ChangeJournal:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._journal = RecordJournal(path)
+        self._journal = RecordJournal(path, private=True)
         if path is not None:
             path.chmod(0o600)  # it can have messages of clients
         self.digest: str | None = None
@@ -347,6 +407,10 @@ class ChangeJournal:
         self.is_going_back = False
         self.kept: dict[str, list[Message]] = {}
         self.returned = 0
+        self.watched: list[str] = []
+        self.stopped: list[str] = []
+        self.sides: list[DeployedState] = []
+        self.applied: DeployedState | None = None
         for record in self._journal.records():
             self._read(record.kind, record.body)
 
@@ -356,6 +420,8 @@ class ChangeJournal:
             if kind == "begin":
                 self.returned = 0
             self.digest = body["change"]
+            self.stopped = body.get("stopped", [])
+            self.sides = [DeployedState(**side) for side in body.get("sides", ())]
             self.steps = [ApplyStep.from_record(step) for step in body["steps"]]
             self.done = 0
         elif kind == "done":
@@ -364,15 +430,27 @@ class ChangeJournal:
             self.kept.setdefault(body["session"], []).extend(
                 (topic, b64decode(payload)) for topic, payload in body["messages"]
             )
+        elif kind == "watch":
+            self.watched = sorted({*self.watched, *body["brokers"]})
+        elif kind == "unwatched":
+            self.watched = []
         elif kind == "returned":
             self.kept = {}
             self.returned += body["messages"]
         elif kind == "end":
             self.digest, self.steps, self.done, self.is_going_back = None, [], 0, False
+            self.sides, self.kept = [], {}
+            self.applied = DeployedState(**body["applied"]) if "applied" in body else None
 
-    def begin(self, digest: str, steps: Sequence[ApplyStep], back: bool = False) -> None:
+    def begin(self, change: DeploymentChange, steps: Sequence[ApplyStep], back: bool = False) -> None:
         """A change begins, or the way back."""
-        self._write("back" if back else "begin", {"change": digest, "steps": [one.record() for one in steps]})
+        body = {
+            "change": change.digest(),
+            "steps": [one.record() for one in steps],
+            "sides": [state._asdict() for state in change.states()],
+            "stopped": stopped_brokers(self.steps[: self.done + 1]) if back else [],
+        }
+        self._write("back" if back else "begin", body)
 
     def step_done(self) -> None:
         """One more step is done."""
@@ -387,10 +465,25 @@ class ChangeJournal:
         """The kept messages have arrived everywhere; some were published again for that."""
         self._write("returned", {"messages": published})
 
-    def end(self) -> None:
-        """The change is complete: the journal no longer needs its steps, nor the messages that it kept."""
-        self._journal.replace([("end", {})])
-        self._read("end", {})
+    def watch(self, brokers: Iterable[str]) -> None:
+        """Sessions will watch what arrives at brokers."""
+        if not set(brokers) <= set(self.watched):
+            self._write("watch", {"brokers": sorted(brokers)})
+
+    def unwatched(self) -> None:
+        """No session watches any more."""
+        if self.watched:
+            self._write("unwatched", {})
+
+    def end(self, applied: DeployedState) -> None:
+        """The change is complete: the journal no longer has its steps, nor the messages that it kept.
+
+        Args:
+            applied: the deployment that the brokers have now.
+        """
+        body = {"applied": applied._asdict()}
+        self._journal.replace([("end", body)])
+        self._read("end", body)
 
     def _write(self, kind: str, body: Mapping[str, Any]) -> None:
         self._journal.append(kind, body)
@@ -421,8 +514,11 @@ def apply_change(
 
     Raises:
         InputError: another change is under way, or there is nothing to go back from.
-        UnreachableError: a broker does not stop, start or answer; the same call goes on from there.
+        UnreachableError: a broker does not stop, start or answer; the same call goes on from there. This and
+            other errors of a step name the step and the brokers that are stopped.
     """
+    if is_applied(change, journal, back):
+        return change_counts((), 0, journal, back) | {"already_applied": True}
     begin_change(change, steps, journal, back)
     steps, first = journal.steps, journal.done
     with stage("go back" if back else "apply the change", len(steps)) as done:
@@ -434,48 +530,138 @@ def apply_change(
                     control.take(steps[number])
                 else:
                     _take(steps[number], change, control, journal)
-            except UnreachableError as error:
-                raise UnreachableError(
-                    f"step {number + 1} of {len(steps)} ({text}): {error}; mend it and run the same command "
-                    "again, or go back with --roll-back"
-                ) from error
+            except _STEP_ERRORS as error:
+                raise _step_error(error, number, journal) from error
             journal.step_done()
             done(number + 1)
-    journal.end()
-    restarts = [step.brokers[0] for step in steps if step.action == "start"]
+    if not isinstance(control, LiveControl):
+        _end_watches(control, journal)
+    journal.end(deployed_state(change.old if back else change.new))
+    return change_counts(steps, first, journal, back)
+
+
+_STEP_ERRORS = (InputError, MissingExtraError, StorageError, UnreachableError)
+
+
+def _step_error(error: Exception, number: int, journal: ChangeJournal) -> Exception:
+    """An error of the same kind that names the step, the brokers that are stopped, and what to do."""
+    steps = journal.steps
+    stopped = ", ".join(stopped_brokers(steps[:number], journal.stopped))
+    down = f"; stopped now: {stopped}" if stopped else ""
+    way_back = "" if journal.is_going_back else ", or go back with --roll-back"
+    kind = next(kind for kind in _STEP_ERRORS if isinstance(error, kind))
+    return kind(
+        f"step {number + 1} of {len(steps)} ({steps[number].text()}): {error}{down}; mend it and run the "
+        f"same command again{way_back}"
+    )
+
+
+def stopped_brokers(steps: Iterable[ApplyStep], before: Iterable[str] = ()) -> list[str]:
+    """The brokers that are stopped after some steps.
+
+    Args:
+        steps: the steps that are done.
+        before: the brokers that were stopped before them.
+
+    Examples:
+        >>> stopped_brokers([ApplyStep("stop", ("rome",)), ApplyStep("start", ("oslo",))], ["oslo"])
+        ['rome']
+    """
+    found = dict.fromkeys(before)
+    for step in steps:
+        if step.action == "stop":
+            found |= dict.fromkeys(step.brokers)
+        elif step.action == "start":
+            for broker in step.brokers:
+                found.pop(broker, None)
+    return list(found)
+
+
+def change_counts(
+    steps: Sequence[ApplyStep], first: int, journal: ChangeJournal, back: bool
+) -> dict[str, Any]:
+    """The counts of a change of which the first steps were done before."""
     return {
         "steps": len(steps),
         "taken": len(steps) - first,
-        "restarts": restarts,
+        "restarts": [step.brokers[0] for step in steps if step.action == "start"],
         "returned": journal.returned,
         "rolled_back": back,
+        "already_applied": False,
     }
 
 
-def begin_change(
-    change: DeploymentChange, steps: Sequence[ApplyStep], journal: ChangeJournal, back: bool
-) -> None:
-    """Write the steps of a change, or those back, to the journal, unless they are there already.
+def is_applied(change: DeploymentChange, journal: ChangeJournal, back: bool) -> bool:
+    """Whether a change is complete already; otherwise it can begin or go on.
 
     Raises:
-        InputError: another change is under way, or there is nothing to go back from.
+        InputError: another change is under way, there is nothing to go back from, or the last change has led
+            to other links than the old ones.
     """
-    digest = change.digest()
-    if journal.digest not in (None, digest):
-        raise InputError(
-            "another change of this fleet is unfinished; finish it with its own two plans, or go back with "
-            "them and --roll-back"
-        )
     if journal.digest is None:
         if back:
             raise InputError(
                 "no change is under way, so there is nothing to roll back; leave --roll-back out"
             )
-        journal.begin(digest, steps)
-    elif back and not journal.is_going_back:
-        journal.begin(digest, change.back_steps(journal.steps, journal.done), back=True)
-    elif journal.is_going_back and not back:
+        return _leads_nowhere(change, journal)
+    if journal.digest != change.digest():
+        pairs = list(zip(change.states(), journal.sides, strict=False))
+        if pairs and all(own.links == begun.links for own, begun in pairs):
+            what = next(filter(None, (own.differing_access(begun) for own, begun in pairs)), "a broker")
+            raise InputError(
+                f"the fleet file has changed since this change began ({what}), and the plans have not; undo "
+                "that until the change is complete or rolled back"
+            )
+        raise InputError(
+            "another change of this fleet is unfinished; finish it with its own two plans, or go back with "
+            "them and --roll-back"
+        )
+    if journal.is_going_back and not back:
         raise InputError("the change is being rolled back; go on with --roll-back")
+    return False
+
+
+def _leads_nowhere(change: DeploymentChange, journal: ChangeJournal) -> bool:
+    """Whether the last complete change has led to the new deployment, and not to the old one."""
+    old, new = change.states()
+    if journal.applied is None or journal.applied.links == old.links:
+        return False
+    if journal.applied == new:
+        return True
+    if journal.applied.links == new.links:
+        what = journal.applied.differing_access(new) or "its brokers"
+        raise InputError(
+            f"the links of the new plan are applied already, but the fleet file has changed since ({what}); "
+            "to take that to the brokers, install the files of `deploy export` by hand"
+        )
+    raise InputError(
+        "the last change of this fleet has led to other links than those of the old plan; give the plan in "
+        "use first, or remove the journal if links were changed by hand since"
+    )
+
+
+def access_note(change: DeploymentChange, journal: ChangeJournal) -> list[str]:
+    """A line if the fleet file has changed since the last complete change."""
+    old = deployed_state(change.old)
+    if journal.digest is not None or journal.applied is None or journal.applied.links != old.links:
+        return []
+    what = journal.applied.differing_access(old)
+    if not what:
+        return []
+    return [
+        f"the fleet file has changed since the last change ({what}): brokers whose links stay as they are do "
+        "not get that; install their files of `deploy export` by hand"
+    ]
+
+
+def begin_change(
+    change: DeploymentChange, steps: Sequence[ApplyStep], journal: ChangeJournal, back: bool
+) -> None:
+    """Write the steps of a change, or those back, to the journal, unless they are there already."""
+    if journal.digest is None:
+        journal.begin(change, steps)
+    elif back and not journal.is_going_back:
+        journal.begin(change, change.back_steps(journal.steps, journal.done), back=True)
 
 
 def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, journal: ChangeJournal) -> None:
@@ -484,7 +670,9 @@ def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, jou
         for session in step.sessions:
             control.drain(session, partial(journal.keep, session.client))
     elif step.action == "watch":
-        for broker, filters in change.watched(step).items():
+        watched = change.watched(step)
+        journal.watch(watched)
+        for broker, filters in watched.items():
             control.watch(broker, filters)
         control.record()
     elif step.action in ("open", "close"):
@@ -493,12 +681,20 @@ def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, jou
                 pass
     elif step.action == "return":
         journal.forget_kept(_return_messages(change, step, control, journal))
+        _end_watches(control, journal)
     elif step.action == "wait":
         control.wait(change.links_of(step))
     elif step.action == "install":
         control.install(step.brokers[0], step.side)
     else:
         getattr(control, step.action)(step.brokers[0])
+
+
+def _end_watches(control: BrokerControl, journal: ChangeJournal) -> None:
+    """End all sessions that watch, also those that a killed process has left."""
+    for broker in journal.watched:
+        control.end_watch(broker)
+    journal.unwatched()
 
 
 def _return_messages(

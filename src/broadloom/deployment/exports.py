@@ -109,7 +109,10 @@ TARGETS = (
         nats_leafnodes.read_links,
         nats_steps,
         nats_removal,
-        live="NATS reads leaf nodes when it starts, and keeps nothing for a link that is away",
+        live=(
+            "NATS reads links again when it reloads (before 2.14: when it restarts), and keeps nothing for a "
+            "link that is away"
+        ),
         adapt=nats_leafnodes.joined,
     ),
     Target(

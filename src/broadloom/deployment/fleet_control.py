@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from broadloom.deployment.apply import NEW, OLD, ApplyStep, DeploymentChange, Message
 from broadloom.deployment.fleet_file import Fleet, FleetBroker
+from broadloom.deployment.fleet_hooks import COMMANDS
 from broadloom.deployment.fleet_targets import fleet_access
-from broadloom.deployment.rollout import LinkSession
+from broadloom.deployment.rollout import LinkSession, without_comments
 from broadloom.deployment.targets.mosquitto_bridges import remote_id
 from broadloom.deployment.wiring import WiredLink
-from broadloom.errors import InputError, UnreachableError, error_from_os
+from broadloom.errors import InputError, StorageError, UnreachableError, error_from_os
 from broadloom.mqtt.paho import (
     ArrivalWitness,
     close_sockets,
@@ -37,6 +41,7 @@ PATIENCE = 60.0  # seconds for a broker to stop, to answer, or to have its links
 PAUSE = 0.05
 CONNECT_SECONDS = 2.0
 FILE_MODE = 0o640  # of a new file: it can have passwords
+MOST_BROKERS = 16  # asked at the same time
 STATE = "$SYS/broker/connection/{}/state"
 _FAILED = 0x80
 
@@ -52,6 +57,11 @@ def fleet_broker(fleet: Fleet, name: str) -> FleetBroker:
     return fleet.brokers[name]
 
 
+def watch_name(broker: str) -> str:
+    """The client id of the session that watches what arrives at a broker during a change."""
+    return f"broadloom-apply-watch-{broker}"
+
+
 class FleetControl:
     """Changes the brokers of a fleet, by the commands of its file.
 
@@ -65,37 +75,105 @@ class FleetControl:
     """
 
     transit = 0.5
+    # The commands that a broker needs if a change or its rollback has a step; a path replaces the last two.
+    _needs: ClassVar[Mapping[str, tuple[str, ...]]] = {"stop": ("stop", "start", "install", "remove")}
 
     def __init__(self, fleet: Fleet, change: DeploymentChange, patience: float = PATIENCE) -> None:
         self._fleet = fleet
+        self._change = change
         self._patience = patience
         self._texts = {OLD: change.old.texts(), NEW: change.new.texts()}
         self._qos = change.new.settings.qos
         self._witnesses: dict[str, ArrivalWitness] = {}
 
     def check(self, steps: Sequence[ApplyStep]) -> None:
-        """Check that each broker that restarts has the commands that it needs, and answers.
+        """Check before a change that brokers have what its steps need, and that all of them answer.
 
         Raises:
-            InputError: a command is missing.
+            InputError: a command is missing, or a file is not that of the old deployment.
+            MissingExtraError: the program of a command is not found.
+            StorageError: a file cannot be written.
             UnreachableError: a broker does not answer.
         """
-        brokers = [step.brokers[0] for step in steps if step.action == "stop"]
-        for name in brokers:
-            broker = self._broker(name)
-            hooks = broker.hooks
-            missing = [one for one in ("stop", "start") if getattr(hooks, one) is None]
-            if hooks.path is None:
-                missing += [one for one in ("install", "remove") if getattr(hooks, one) is None]
-            if missing:
-                raise InputError(
-                    f"broker {name!r} has no {missing[0]} command in {self._fleet.path or 'the fleet'}; give "
-                    f'hooks = {{ path = "...", stop = "...", start = "..." }}'
-                )
-            for one in ("install", "remove", "stop", "start"):
-                hooks.shown(one, self._values(broker, "links.conf"))
-        for name in brokers:
-            self._require_answer(name, CONNECT_SECONDS)
+        self.check_files(steps)
+        with ThreadPoolExecutor(MOST_BROKERS) as pool:
+            for _ in pool.map(lambda name: self._require_answer(name, CONNECT_SECONDS), self._asked(steps)):
+                pass
+
+    def check_files(self, steps: Sequence[ApplyStep]) -> None:
+        """The part of `check` that needs no network: the commands, and the files on this machine."""
+        needed = defaultdict[str, set[str]](set)
+        for step in steps:
+            for name in step.brokers:
+                needed[name].update(self._needs.get(step.action, ()))
+        for name, commands in needed.items():
+            if commands:
+                self._check_commands(self._broker(name), commands)
+        if steps:
+            for name in dict.fromkeys(name for texts in self._texts.values() for name in texts):
+                self._check_old_file(self._broker(name))
+
+    def _check_commands(self, broker: FleetBroker, commands: Collection[str]) -> None:
+        hooks = broker.hooks
+        if hooks.path is not None:
+            commands = set(commands) - {"install", "remove"}
+            check_writable(Path(hooks.path))
+        missing = [one for one in COMMANDS if one in commands and getattr(hooks, one) is None]
+        if missing:
+            names = [one for one in COMMANDS if one in commands and one not in ("install", "remove")]
+            example = ", ".join(f'{one} = "..."' for one in ("path", *names))
+            raise InputError(
+                f"broker {broker.name!r} has no {missing[0]} command in {self._fleet.path or 'the fleet'}; "
+                f"give hooks = {{ {example} }}"
+            )
+        for one in commands:
+            hooks.check(one, self._values(broker, _temporary_file()))
+
+    def _check_old_file(self, broker: FleetBroker) -> None:
+        """Raise if the file of a broker on this machine is not that of the old deployment."""
+        path = broker.hooks.path
+        expected = self._old_text(broker.name)
+        if path is None or expected is None:
+            return
+        try:
+            text = Path(path).read_text(errors="replace") if Path(path).exists() else ""
+        except OSError as error:
+            raise error_from_os(f"cannot read {path}", error) from error
+        known, found = (_setting_lines(one) for one in (expected, text))
+        if known != found:
+            gone, other = Counter(known) - Counter(found), Counter(found) - Counter(known)
+            raise InputError(
+                f"{path} of broker {broker.name!r} is not the file of the old plan: {gone.total():,} of its "
+                f"{len(known):,} lines are missing, {other.total():,} others are there; give the plan in use "
+                "first, or install the file of `deploy export` of the old plan and restart the broker"
+            )
+
+    def _old_text(self, broker: str) -> str | None:
+        """The file that a broker should have before the change; None: not known."""
+        return self._texts[OLD].get(broker, "")
+
+    def _asked(self, steps: Sequence[ApplyStep]) -> list[str]:
+        """The brokers that take part in steps."""
+        names: dict[str, None] = {}
+        for step in steps:
+            names |= dict.fromkeys(step.brokers)
+            names |= dict.fromkeys(session.broker for session in step.sessions)
+            names |= dict.fromkeys(end for link in step.links for end in link)
+            if step.action == "watch":
+                names |= dict.fromkeys(self._change.watched(step))
+        return list(names)
+
+    def commands(self, step: ApplyStep) -> list[str]:
+        """The commands that a step runs, and the files that it writes or deletes."""
+        found = []
+        actions = ("install", "reload") if step.action == "reload" else (step.action,)
+        for broker in map(self._broker, step.brokers):
+            for action in (one for one in actions if one in COMMANDS):
+                if action in ("install", "remove") and broker.hooks.path is not None:
+                    found.append(f"{'write' if action == 'install' else 'delete'} {broker.hooks.path}")
+                else:
+                    found.append(broker.hooks.shown(action, self._values(broker, _temporary_file())))
+        return found
 
     # BrokerControl.
 
@@ -108,7 +186,7 @@ class FleetControl:
 
     def start(self, broker: str) -> None:
         """Start a broker, and wait until it answers."""
-        self._record(False)  # all brokers of a batch have stopped
+        self._expect_duplicates()
         self._run(broker, "start", is_done=lambda: self._listens(broker))
         self._require_answer(broker, self._patience)
 
@@ -151,6 +229,7 @@ class FleetControl:
                 owned[link.owner].append(link)
         for owner, own in owned.items():
             self._wait_at(owner, own)
+        self._stop_recording()
 
     def update(self, action: str, session: LinkSession) -> None:
         """Open or close a session."""
@@ -166,22 +245,41 @@ class FleetControl:
         """Remember from now on which messages arrive at a broker."""
         if broker not in self._witnesses:
             address, login = fleet_access(self._fleet, broker)
-            self._witnesses[broker] = ArrivalWitness(address, f"broadloom-watch-{broker}", login)
+            self._witnesses[broker] = ArrivalWitness(address, watch_name(broker), login)
         self._witnesses[broker].watch(filters)
 
+    def end_watch(self, broker: str) -> None:
+        """End the session that watched a broker; it can be one that a killed process has left."""
+        if broker in self._witnesses:
+            self._witnesses.pop(broker).close()
+        address, login = fleet_access(self._fleet, broker)
+        code, reason = request_once(address, watch_name(broker), login, lambda _: None, clean=True)
+        if code is None or code >= _FAILED:
+            raise UnreachableError(f"cannot end the session {watch_name(broker)!r} at {address}: {reason}")
+
     def record(self) -> None:
-        """Keep what arrives at the watched brokers, until the next broker starts.
+        """Keep what arrives at the watched brokers, until the links of a batch are up.
 
         Before it begins, what was under way when the watch began has passed; and before it returns, what
         was under way when it began.
         """
         time.sleep(self.transit)
-        self._record(True)
+        for witness in self._witnesses.values():
+            witness.is_recording, witness.is_doubtful = True, False
         time.sleep(self.transit)
 
-    def _record(self, is_on: bool) -> None:
+    def _expect_duplicates(self) -> None:
+        """From the first start of a batch on, links send again what was not acknowledged."""
         for witness in self._witnesses.values():
-            witness.is_recording = is_on
+            witness.is_doubtful = True
+
+    def _stop_recording(self) -> None:
+        """Keep nothing from now on; what brokers had received before they stopped has come by then."""
+        recording = [witness for witness in self._witnesses.values() if witness.is_recording]
+        for witness in recording:
+            witness.catch_up()
+        for witness in recording:
+            witness.is_recording = False
 
     def recorded(self) -> list[list[Message]]:
         """The messages that were kept at each watched broker."""
@@ -210,7 +308,8 @@ class FleetControl:
     @staticmethod
     def _values(broker: FleetBroker, file: str) -> Mapping[str, str]:
         address = broker.host_and_port()
-        return {"broker": broker.name, "host": address.hostname, "port": str(address.port), "file": file}
+        host = {"host": address.hostname, "uri_host": address.host}
+        return {"broker": broker.name, **host, "port": str(address.port), "file": file}
 
     def _run(self, name: str, command: str, is_done: Callable[[], bool]) -> None:
         """Run a command; one that fails is no fault if its work is done, by an earlier process perhaps."""
@@ -287,10 +386,59 @@ class FleetControl:
             )
 
 
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that can have passwords: others cannot read it, unless they could read the one before."""
+def _temporary_file() -> str:
+    """A path such as an install command gets."""
+    return str(Path(tempfile.gettempdir()) / "broadloom-apply-file" / "broadloom.conf")
+
+
+def _setting_lines(text: str) -> list[str]:
+    """The lines of a file that mean something, but for passwords, which change by themselves."""
+    lines = (line.strip() for line in without_comments(text))
+    return [line for line in lines if line and not line.startswith("remote_password ")]
+
+
+def check_writable(path: Path) -> None:
+    """Check that a file can be written, and keeps its owner.
+
+    Raises:
+        InputError: it exists and is not a file, or one of its parents is not a folder.
+        StorageError: there is no right to write it.
+    """
+    target = path.resolve()
     try:
-        mode = path.stat().st_mode & 0o777 if path.exists() else FILE_MODE
+        if target.exists() and not target.is_file():
+            raise InputError(f"{path} exists and is not a file; choose another path")
+        folder = next(one for one in target.parents if one.exists())
+        if not folder.is_dir():
+            raise InputError(f"cannot write {path}: {folder} is not a folder; choose another path")
+        user = os.geteuid() if hasattr(os, "geteuid") else 0
+        is_foreign = user != 0 and target.exists() and target.stat().st_uid != user
     except OSError as error:
         raise error_from_os(f"cannot write {path}", error) from error
-    write_file(path, text.encode(), mode)
+    remedy = "run this as a user who can, or give install and remove commands instead of path"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StorageError(f"cannot write {path}: no right to write in {folder}; {remedy}")
+    if is_foreign:
+        raise StorageError(f"cannot write {path}: it belongs to another user, and must stay so; {remedy}")
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that can have passwords: others cannot read it, unless they could read the one before.
+
+    It has the owner and the group of the one before; a new file has the group of its folder, if the user can
+    give it that.
+    """
+    try:
+        before = path.stat() if path.exists() else None
+        folder = path.parent.stat() if path.parent.exists() else None
+    except OSError as error:
+        raise error_from_os(f"cannot write {path}", error) from error
+    if before is not None:
+        write_file(path, text.encode(), before.st_mode & 0o777, (before.st_uid, before.st_gid))
+        return
+    owner = None
+    if sys.platform != "win32" and folder is not None:
+        user = os.geteuid()
+        can_give = user == 0 or folder.st_gid in (os.getegid(), *os.getgroups())
+        owner = (user, folder.st_gid) if can_give else None
+    write_file(path, text.encode(), FILE_MODE, owner)

@@ -234,6 +234,23 @@ class FleetBroker:
         """The host and the port."""
         return Address.parse(self.address, self.default_port, f"the address of broker {self.name!r}")
 
+    def leaf_address(self) -> Address:
+        """Where it listens for leaf nodes of NATS."""
+        if self.leaf_listen is not None:
+            return Address.parse(self.leaf_listen, LEAF_PORT, f"leaf_listen of broker {self.name!r}")
+        return Address(self.host_and_port().host, LEAF_PORT)
+
+    @property
+    def has_open_links(self) -> bool:
+        """Whether anyone who can reach its listener for leaf nodes of NATS can link to it.
+
+        Examples:
+            >>> FleetBroker("rome", "10.0.0.1", "nats").has_open_links
+            True
+        """
+        has_certificate = self.tls is not None and self.tls.certificate is not None
+        return self.kind == "nats" and self.login is None and not has_certificate
+
     def tls_context(self) -> ssl.SSLContext | None:
         """The TLS context of connections; None: plain text.
 
@@ -637,9 +654,8 @@ class _FleetReader:
             raise InputError(f'{self._file} {where} has no address; give address = "host:port"')
         own = self._values(known, where)
         values = {**shared, **own}
-        values["hooks"] = self._made(
-            lambda: FleetHooks(**{**shared.get("hooks", {}), **own.get("hooks", {})}), where
-        )
+        hooks = _joined_hooks(shared.get("hooks", {}), own.get("hooks", {}))
+        values["hooks"] = self._made(lambda: FleetHooks(**hooks), where)
         return self._made(lambda: FleetBroker(name, **values), where)
 
     def _values(self, section: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -724,6 +740,21 @@ class _FleetReader:
             return make()
         except InputError as error:
             raise InputError(f"{self._file} {where}".rstrip() + f": {error}") from error
+
+
+def _joined_hooks(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The hooks of a broker: a path of its own replaces the default commands for its file, and the reverse.
+
+    Examples:
+        >>> _joined_hooks({"install": "scp {file} {host}:", "stop": "halt"}, {"path": "links.conf"})
+        {'stop': 'halt', 'path': 'links.conf'}
+    """
+    dropped = set()
+    if "path" in own:
+        dropped = {"install", "remove"}
+    elif "install" in own:
+        dropped = {"path"}
+    return {**{name: value for name, value in defaults.items() if name not in dropped}, **own}
 
 
 def most_common(brokers: Iterable[FleetBroker], name: str) -> Any:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import IO
 
 from broadloom.checks import check_positive, shown
 from broadloom.errors import InputError, MissingExtraError, UnreachableError
 
 COMMANDS = ("install", "remove", "stop", "start", "reload")
-PLACES = ("broker", "host", "port", "file")
+FILE = "file"  # what only an install command has
+PLACES = ("broker", "host", "uri_host", "port", FILE)
 _PLACE = re.compile(r"\{(\w*)\}")
 _HARMLESS = re.compile(r"[A-Za-z0-9_./:\[][A-Za-z0-9_.:@%+,/\[\]-]*")  # IPv6 hosts have brackets or not
 
@@ -21,8 +29,9 @@ _HARMLESS = re.compile(r"[A-Za-z0-9_./:\[][A-Za-z0-9_.:@%+,/\[\]-]*")  # IPv6 ho
 class FleetHooks:
     """How `deploy apply` changes a broker: where its links are written, and the operator's own commands.
 
-    A command is a text, or a list of words; no shell reads it. `{broker}`, `{host}`, `{port}` and `{file}`
-    in its words stand for the broker's name, its address, and the file with its links.
+    A command is a text, or a list of words; Broadloom starts it without a shell. `{broker}`, `{host}` and
+    `{port}` in its words stand for the broker's name and its address, `{uri_host}` for the host with brackets
+    if it is an IPv6 address, and `{file}`, in `install`, for the file with the broker's links.
 
     Attributes:
         path: where to write the broker's links, on this machine.
@@ -38,7 +47,7 @@ class FleetHooks:
         ('ssh', '{host}', 'systemctl', 'stop', 'mosquitto')
         >>> FleetHooks(stop="ssh {hots} halt")
         Traceback (most recent call last):
-        broadloom.errors.InputError: hooks.stop has {hots}; there are {broker}, {host}, {port}, {file}
+        broadloom.errors.InputError: hooks.stop has {hots}; there are {broker}, {host}, {uri_host}, {port}
     """
 
     path: str | None = None
@@ -78,27 +87,57 @@ class FleetHooks:
             raise InputError(f'broker {broker!r} has no {name} command; give hooks = {{ {name} = "..." }}')
         command = _filled(words, values)
         what = f"the {name} command of broker {broker!r}"
-        try:
-            done = subprocess.run(  # noqa: S603
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=self.seconds,
-                check=False,
+        # Files, not pipes: a process that the command leaves behind can keep them open.
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            try:
+                code = _run(command, self.seconds, out, err)
+            except subprocess.TimeoutExpired as error:
+                raise UnreachableError(f"{what} has not ended in {self.seconds:g} s: {words[0]}") from error
+            except OSError as error:
+                raise MissingExtraError(f"{what} cannot be run: {words[0]}: {error.strerror}") from error
+            if code:
+                said = (_text_of(err) or _text_of(out) or "no output").splitlines()[-1]
+                raise UnreachableError(f"{what} ended with {code}: {said}")
+
+    def check(self, name: str, values: Mapping[str, str]) -> None:
+        """Check that a command can be run, if there is one.
+
+        Raises:
+            InputError: a value could mean more than a word.
+            MissingExtraError: its program is not found.
+        """
+        command = _filled(getattr(self, name) or (), values)
+        if command and shutil.which(command[0]) is None:
+            raise MissingExtraError(
+                f"the {name} command of broker {values['broker']!r} cannot be run: {command[0]} is not "
+                "found; install it, or give its path"
             )
-        except subprocess.TimeoutExpired as error:
-            raise UnreachableError(f"{what} has not ended in {self.seconds:g} s: {words[0]}") from error
-        except OSError as error:
-            raise MissingExtraError(f"{what} cannot be run: {words[0]}: {error.strerror}") from error
-        if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-            raise UnreachableError(f"{what} ended with {done.returncode}: {said}")
 
     def shown(self, name: str, values: Mapping[str, str]) -> str:
         """A command as one would type it."""
         return shlex.join(_filled(getattr(self, name) or (), values))
+
+
+def _run(command: list[str], seconds: float, out: IO[bytes], err: IO[bytes]) -> int:
+    """Run a command and return its exit code; if it is not done in time, nothing of it goes on."""
+    process = subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+    )
+    try:
+        return process.wait(seconds)
+    except BaseException:
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+
+
+def _text_of(output: IO[bytes]) -> str:
+    output.seek(0)
+    return output.read().decode(errors="replace").strip()
 
 
 def _filled(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
@@ -133,8 +172,9 @@ def _words(value: object, name: str) -> tuple[str, ...]:
         raise InputError(f"{name} is {shown(value)}; give a command as a text, or as a list of words")
     if not words or not words[0]:
         raise InputError(f"{name} is empty; give a command, or leave it out")
+    places = [place for place in PLACES if place != FILE or name == "hooks.install"]
     for place in _PLACE.findall(" ".join(words)):
-        if place not in PLACES:
-            known = ", ".join(f"{{{one}}}" for one in PLACES)
+        if place not in places:
+            known = ", ".join(f"{{{one}}}" for one in places)
             raise InputError(f"{name} has {{{place}}}; there are {known}")
     return words

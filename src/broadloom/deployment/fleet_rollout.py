@@ -7,7 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from broadloom.deployment.apply import ApplyStep, ChangeJournal, DeploymentChange, apply_change
+from broadloom.deployment.apply import (
+    ApplyStep,
+    ChangeJournal,
+    DeploymentChange,
+    access_note,
+    apply_change,
+    change_counts,
+    is_applied,
+)
 from broadloom.deployment.broker_api import call_api
 from broadloom.deployment.exports import Target
 from broadloom.deployment.fleet_control import PATIENCE, FleetControl, fleet_broker
@@ -41,7 +49,8 @@ def roll_out(
         fleet: how to reach, stop and start the brokers.
         journal: the file that records the steps; None: next to the fleet file, or the current folder.
         at_once: whether to restart all changing brokers together.
-        dry_run: whether to return the steps that would be taken (`would`), and take none.
+        dry_run: whether to return the steps that would be taken (`would`) with their `commands`, and take
+            none. What can be checked without brokers is checked.
         back: whether to go back to the old deployment, from wherever the change is.
         patience: seconds for a broker to stop, to answer, or to have its links up.
         report: called with each step in words before it is taken.
@@ -57,11 +66,22 @@ def roll_out(
     record = ChangeJournal(path if path.exists() or not dry_run else None)
     control: FleetControl | RabbitControl | None = None
     try:
+        plain = DeploymentChange(old, new)
+        if is_applied(plain, record, back):
+            return change_counts((), 0, record, back) | {"already_applied": True, "notes": []}
         change, control = _change_of(old, new, target.name, fleet, patience, record.steps)
         steps = change.steps(at_once)
-        notes = control.notes() if steps or record.steps else []
+        notes = access_note(change, record)
+        notes += control.notes() if steps or record.steps else []
         if dry_run:
-            return {"would": _planned(change, steps, record, back), "notes": notes}
+            if record.digest is None:
+                control.check_files(steps)
+            planned = _planned(change, steps, record, back)
+            return {
+                "would": [step.text() for step in planned],
+                "commands": [control.commands(step) for step in planned],
+                "notes": notes,
+            }
         for text in notes:
             (report or (lambda _: None))(text)
         if record.digest is None and not back:
@@ -95,8 +115,8 @@ def _call_broker(fleet: Fleet, name: str, method: str, path: str, body: object) 
 
 def _planned(
     change: DeploymentChange, steps: Sequence[ApplyStep], journal: ChangeJournal, back: bool
-) -> list[str]:
-    """The steps that a call would take, in words."""
+) -> Sequence[ApplyStep]:
+    """The steps that a call would take."""
     if back and not journal.is_going_back:
-        return [step.text() for step in change.back_steps(journal.steps, journal.done)]
-    return [step.text() for step in (journal.steps or steps)[journal.done :]]
+        return change.back_steps(journal.steps, journal.done)
+    return (journal.steps or steps)[journal.done :]

@@ -9,10 +9,10 @@ those for their clients. Where clients have an account of their own, nothing is 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from broadloom.deployment.apply import NEW, OLD, ApplyStep, DeploymentChange
 from broadloom.deployment.broker_api import call_api
@@ -169,34 +169,37 @@ class NatsControl(FleetControl):
         patience: seconds for a broker to stop, to answer, to read its file, or to have its links up.
     """
 
-    def __init__(self, fleet: Fleet, change: DeploymentChange, patience: float) -> None:
-        super().__init__(fleet, change, patience)
-        self._change = change
+    _needs: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "stop": ("stop", "start", "install"),
+        "install": ("install",),
+        "reload": ("reload", "install"),
+    }
 
     def notes(self) -> list[str]:
         """What the operator must know before the change."""
         if isinstance(self._change, NatsReloads):
-            return [
+            text = (
                 "NATS keeps nothing for a link that is away: messages that would cross a moved link between "
                 "the two reloads are lost"
-            ]
-        return [
-            "NATS before 2.14 cannot change links while it runs: brokers RESTART, and messages are LOST that "
-            "are published meanwhile for their clients, or would cross their links"
-        ]
+            )
+        else:
+            text = (
+                "NATS before 2.14 cannot change links while it runs: brokers RESTART, and messages are LOST "
+                "that are published meanwhile for their clients, or would cross their links"
+            )
+        return [text, *self._open_notes()]
 
-    def check(self, steps: Sequence[ApplyStep]) -> None:
-        """Check that each broker has the commands that it needs, and answers."""
-        reloading = {name for step in steps if step.action == "reload" for name in step.brokers}
-        for name in sorted(reloading):
-            if self._broker(name).hooks.reload is None:
-                raise InputError(
-                    f"broker {name!r} has no reload command in {self._fleet.path or 'the fleet'}; give "
-                    'hooks = { path = "...", reload = "nats-server --signal reload" }'
-                )
-        super().check(steps)
-        for name in sorted(reloading):
-            self._require_answer(name, BANNER_SECONDS)
+    def _open_notes(self) -> list[str]:
+        new = self._change.new
+        return nats_leafnodes.open_listener_notes(new.wiring, new.settings)
+
+    def _old_text(self, broker: str) -> str | None:
+        """The file that a broker with links should have before the change; None: not known."""
+        old = self._change.old
+        logins = {name for name, one in old.settings.brokers.items() if one.login is not None}
+        if broker not in linked_brokers(old.wiring) or logins - set(old.settings.passwords):
+            return None
+        return self.text_of(broker, OLD)
 
     def take(self, step: ApplyStep) -> None:
         """Take one step."""

@@ -144,7 +144,7 @@ class NatsSwitchControl(NatsControl):
 
     def notes(self) -> list[str]:
         """What the operator must know before the change."""
-        return []
+        return self._open_notes()
 
     def take(self, step: ApplyStep) -> None:
         """Take one step."""

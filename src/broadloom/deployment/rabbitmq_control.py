@@ -136,30 +136,42 @@ class RabbitControl:
                 f"{expected or 'no links'} there; give the plan in use, or make the calls of its export first"
             )
 
+    def check_files(self, steps: Sequence[ApplyStep]) -> None:
+        """The part of `check` that needs no network: there is none."""
+
+    def commands(self, step: ApplyStep) -> list[str]:
+        """The calls of a step, without their bodies; those of marks are not known before."""
+        return [f"{call['method']} {call['path']}" for call in self._calls(step)]
+
     def take(self, step: ApplyStep) -> None:
         """Take one step."""
         side = self._sides[step.side]
-        wiring, settings = side.wiring, side.settings
-        if step.action == "add":
-            made = federation.version_calls(wiring, step.brokers[0], settings)
-            self._make(step.brokers[0], [*made, *federation.entry_calls()])
-        elif step.action == "probe":
+        if step.action == "probe":
             self._pass_marks(side, "is not up")
-        elif step.action == "switch":
-            use = federation.switch_call(wiring, settings)
-            calls = [use] if step.brokers[0] in _linked(wiring) else federation.removed([use])
-            self._make(step.brokers[0], calls)
         elif step.action == "empty":
             time.sleep(SETTLE_SECONDS)
-            for _ in range(longest_path(wiring)):
+            for _ in range(longest_path(side.wiring)):
                 self._pass_marks(side, "still has messages")
-        elif step.action == "delete":
+        elif step.action == "sweep":
+            self._at_each(partial(self._sweep, _version(side)), step.brokers)
+        else:
+            self._make(step.brokers[0], self._calls(step))
+
+    def _calls(self, step: ApplyStep) -> list[Call]:
+        """The calls that a step makes at its broker."""
+        wiring, settings = self._sides[step.side].wiring, self._sides[step.side].settings
+        if step.action == "add":
+            made = federation.version_calls(wiring, step.brokers[0], settings)
+            return [*made, *federation.entry_calls()]
+        if step.action == "switch":
+            use = federation.switch_call(wiring, settings)
+            return [use] if step.brokers[0] in _linked(wiring) else list(federation.removed([use]))
+        if step.action == "delete":
             other = self._sides[NEW if step.side == OLD else OLD].wiring
             made = federation.version_calls(wiring, step.brokers[0], settings)
             entry = [] if step.brokers[0] in _linked(other) else federation.entry_calls()
-            self._make(step.brokers[0], federation.removed([*made, *entry]))
-        else:
-            self._at_each(partial(self._sweep, _version(side)), step.brokers)
+            return list(federation.removed([*made, *entry]))
+        return []
 
     def _make(self, broker: str, calls: Iterable[Call]) -> None:
         """Make calls; what is to be deleted can be gone already."""

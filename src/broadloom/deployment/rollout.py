@@ -7,8 +7,8 @@ messages that a batch cuts off are queued: the session of each new link is opene
 and the new link takes it over.
 
 RabbitMQ changes everything live, by its HTTP API: the new deployment is added next to the old one, each
-broker switches by one call, and the old deployment is removed when it is empty. NATS needs restarts, and
-queues nothing for a link that is absent.
+broker switches by one call, and the old deployment is removed when it is empty. NATS reads
+links again when it reloads (before 2.14: when it restarts), and keeps nothing for a link that is away.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ class Batch(NamedTuple):
         grown: additional topic filters of links that stay, to subscribe while their owners are stopped.
         shrunk: dropped topic filters of links that stay, to unsubscribe while their owners are stopped.
         ended: sessions of removed links, to end while or after their owners restart.
+        dropped: the topic filters that some link no longer carries.
     """
 
     brokers: tuple[str, ...]
@@ -103,6 +104,7 @@ class Batch(NamedTuple):
     grown: tuple[LinkSession, ...]
     shrunk: tuple[LinkSession, ...]
     ended: tuple[LinkSession, ...]
+    dropped: tuple[str, ...] = ()
 
     def actions(self) -> Iterator[BatchAction]:
         """The actions, in order.
@@ -363,7 +365,8 @@ def _with_sessions(brokers: tuple[str, ...], before: Links, planner: _BatchPlann
         for one, other, found in ((link, new_links[ends], shrunk), (new_links[ends], link, grown)):
             if difference := tuple(sorted(set(one.into) - set(other.into))):
                 found.append(_session_at_peer(link, difference))
-    return Batch(brokers, after, planner.cut, tuple(opened), tuple(grown), tuple(shrunk), tuple(ended))
+    sessions = (tuple(opened), tuple(grown), tuple(shrunk), tuple(ended))
+    return Batch(brokers, after, planner.cut, *sessions, dropped=tuple(sorted(dropped)))
 
 
 def _session_at_peer(link: WiredLink, filters: tuple[str, ...] = ()) -> LinkSession:
@@ -440,11 +443,12 @@ def restarting(old: Deployment, new: Deployment) -> list[str]:
     return [
         broker
         for broker in new.wiring.brokers
-        if broker in before and _without_comments(before[broker]) != _without_comments(after[broker])
+        if broker in before and without_comments(before[broker]) != without_comments(after[broker])
     ]
 
 
-def _without_comments(text: str) -> list[str]:
+def without_comments(text: str) -> list[str]:
+    """The lines of a file that mean something to a broker."""
     return [line.split("  # ")[0] for line in text.splitlines() if not line.startswith("#")]
 
 

@@ -20,6 +20,9 @@ from broadloom.mqtt.topic_filters import common_topic
 CHECK_SECONDS = 5.0
 
 
+_LOGIN_SETTING = 'login = { user = "...", password_file = "..." }'
+
+
 class NatsProbe:
     """Checks of one NATS server.
 
@@ -114,9 +117,14 @@ class NatsProbe:
             else:
                 setting = "authorization in nats.conf, and login in fleet.toml"
                 self._add("login", ADVICE, "anonymous clients are accepted", setting)
+            if self._broker.has_open_links:
+                found = (
+                    f"links need no login: anyone who can reach {self._broker.leaf_address()} can link to it"
+                )
+                self._add("links", ADVICE, found, f"{_LOGIN_SETTING} in fleet.toml")
             return True
         if self._broker.login is None:
-            setting = 'login = { user = "...", password_file = "..." } in fleet.toml'
+            setting = f"{_LOGIN_SETTING} in fleet.toml"
             self._add("login", MUST_CHANGE, "anonymous clients are refused", setting)
         else:
             found = f"user {self._broker.login.user!r} is refused: wrong name or password"

@@ -299,21 +299,28 @@ def drain_session(
 class ArrivalWitness:
     """Subscriber that remembers which messages have arrived at a broker; it reconnects by itself.
 
-    Of all messages it keeps a code, and for some time the messages themselves (`is_recording`).
+    Of all messages it keeps a code, and for some time the messages themselves.
 
     Args:
         address: the broker's address.
         name: the MQTT client id; the broker keeps its session while the connection is lost.
         login: user name, password and TLS files.
+
+    Attributes:
+        is_recording: whether it keeps the messages.
+        is_doubtful: whether a message that equals a kept one is taken for a duplicate of it.
     """
 
     def __init__(self, address: Address, name: str, login: Login) -> None:
         self._address, self._name, self._login = address, name, login
         self._seen: Counter[bytes] = Counter()
-        self._recorded: list[tuple[str, bytes]] = []
+        self._recorded: Counter[tuple[str, bytes]] = Counter()
         self.is_recording = False
+        self.is_doubtful = False
         self._filters: set[str] = set()
         self._subscribed = threading.Event()
+        self._fence = f"{INTERNAL_PREFIX}watched/{uuid.uuid4().hex}"
+        self._fences: set[bytes] = set()  # that have come back
         self._client = new_client(name, login)
         self._client.on_connect = lambda *_: self._subscribe()
         self._client.on_subscribe = lambda *_: self._subscribed.set()
@@ -334,16 +341,38 @@ class ArrivalWitness:
 
     def _subscribe(self) -> None:
         if self._filters and self._client.is_connected():
-            self._client.subscribe([(text, 1) for text in sorted(self._filters)])
+            self._client.subscribe([(text, 1) for text in (self._fence, *sorted(self._filters))])
 
     def _on_message(self, _client: Client, _data: object, message: Any) -> None:
+        if message.topic == self._fence:
+            self._fences.add(message.payload)
+            return
         self._seen[_digest(message.topic, message.payload)] += 1
-        if self.is_recording:
-            self._recorded.append((message.topic, message.payload))
+        one = (message.topic, message.payload)
+        if self.is_recording and not (self.is_doubtful and one in self._recorded):
+            self._recorded[one] += 1
+
+    def catch_up(self) -> None:
+        """Wait until it has received what its broker had for it when this was called.
+
+        The broker can just have restarted: the session is a queue, and what comes after it is a fence.
+
+        Raises:
+            UnreachableError: the broker cannot be reached, or does not answer.
+        """
+        fence = uuid.uuid4().bytes
+        end = time.monotonic() + UPDATE_SECONDS
+        self._client.publish(self._fence, fence, 1)  # without a connection: as soon as there is one
+        while fence not in self._fences:
+            if time.monotonic() > end:
+                raise UnreachableError(
+                    f"{self._address} did not answer {self._name!r}; is the broker running?"
+                )
+            time.sleep(TICK)
 
     def recorded(self) -> list[tuple[str, bytes]]:
         """The messages that arrived while it recorded."""
-        return list(self._recorded)
+        return list(Counter(self._recorded).elements())
 
     def missing(self, messages: Sequence[tuple[str, bytes]], seconds: float) -> list[tuple[str, bytes]]:
         """Those of some messages that have not arrived, and do not arrive in some seconds."""

@@ -61,13 +61,16 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not TOML: {error}") from error
 
 
-def write_file(path: str | Path, content: bytes, mode: int | None = None) -> None:
+def write_file(
+    path: str | Path, content: bytes, mode: int | None = None, owner: tuple[int, int] | None = None
+) -> None:
     """Write a file by one rename, and the folders above it; a symbolic link keeps pointing to the file.
 
     Args:
         path: the file.
         content: its bytes.
         mode: its permissions; None: as for any new file.
+        owner: its user and group, by number; None: as for any new file, and where files have no owner.
 
     Raises:
         InputError: `path` is not a path or exists and is not a file, or one of its parents is not a folder.
@@ -86,6 +89,8 @@ def write_file(path: str | Path, content: bytes, mode: int | None = None) -> Non
         if mode is not None:
             draft.touch(0o600)
         draft.write_bytes(content)
+        if owner is not None and hasattr(os, "chown"):
+            os.chown(draft, *owner)
         if mode is not None:
             draft.chmod(mode)
         draft.replace(target)

@@ -93,6 +93,7 @@ class RecordJournal:
 
     Args:
         path: the file, which is created if it does not exist; None: the journal is in memory.
+        private: whether records that `replace` drops must not stay readable in the file, or in SQLite's.
 
     Attributes:
         position: the position of the last record; positions rise for ever. 0: there was no record yet.
@@ -118,7 +119,7 @@ class RecordJournal:
         1
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, private: bool = False) -> None:
         self.path = path
         self.position = 0
         self.new_bytes = 0
@@ -136,7 +137,10 @@ class RecordJournal:
                 if path is None:
                     _fill(self._database, [])
                 self._database.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
-                self._database.execute("PRAGMA journal_mode = PERSIST").fetchall()
+                mode = "TRUNCATE" if private else "PERSIST"
+                self._database.execute(f"PRAGMA journal_mode = {mode}").fetchall()
+                if private:
+                    self._database.execute("PRAGMA secure_delete = ON").fetchall()
                 self._database.execute(f"PRAGMA journal_size_limit = {JOURNAL_LIMIT}").fetchall()
                 self._database.execute("PRAGMA synchronous = NORMAL")
                 self._database.execute("BEGIN EXCLUSIVE")  # takes the lock, which `close` releases

@@ -764,6 +764,27 @@ def test_of_the_copies_for_overlapping_subscriptions_one_is_forwarded():
     assert count(*([number] for number in range(1, 16)), *([number] for number in range(1, 16))) == 2
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_copies_are_recognised_while_the_guard_begins_or_ends(begins):
+    """Otherwise the second copy of a message would leave as a new one."""
+    tree = route(4, "ab", "bc", filters=("+/b", "a/+"))
+    hop = Hop(("b", "c"), tree)
+    hop.policy.has_overlaps = True
+    hop.guard.set_bridges([] if begins else ["by hand"])
+
+    def copy(identifier):
+        return stamped("a/b", "a", 1, 4, "b", payload=b"same", identifiers=[identifier])
+
+    assert hop.sent(copy(1)) is not None
+    hop.guard.set_bridges(["by hand"] if begins else [])
+    assert hop.sent(copy(2)) is None
+    assert hop.sent(copy(1)) is not None  # the same message, published again
+    assert hop.sent(copy(2)) is None
+    hop.clock += 60
+    assert hop.sent(copy(1)) is not None
+    assert hop.sent(copy(2)) is None
+
+
 def test_a_killed_agent_does_not_take_a_copy_for_a_new_message():
     """It had seen the copy, and was killed before it noted that it had dropped it."""
     tree = route(4, "ab", filters=("+/b", "a/+"))

@@ -199,6 +199,7 @@ class RoutePolicy:
         self._near_side: dict[int, frozenset[str]] = {}  # by route
         self._by_topic: dict[str, list[Route]] = {}
         self._runs: dict[tuple[bytes, int], tuple[float, tuple[int, ...]]] = {}  # by stamp and digest
+        self._runs_until = 0.0  # when the last of them is old
         self._ready: dict[tuple[bytes, str], bytes] = {}  # stamp of the next hop by received stamp and topic
 
     def set_routes(self, routes: Mapping[int, Route], known: Collection[int], ordered: int) -> None:
@@ -362,12 +363,14 @@ class RoutePolicy:
         A broker sends one copy per matching subscription, one after the other, with different identifiers.
         So equal messages in a row are copies of one, until an identifier repeats. A repetition of a copy that
         an earlier process has seen is still a copy. While the guard is active, messages with a stamp pass
-        others that wait, so their copies need not be in a row.
+        others that wait, so their copies need not be in a row. The guard can begin or end between two copies.
         """
         identifiers = message.identifiers or (0,)
-        if self._guard.is_active and message.stamp:
-            return self._is_recent_copy((message.stamp, digest), identifiers)
         last, seen = self._store.run()
+        if message.stamp and (self._guard.is_active or self._runs):
+            key = (message.stamp, digest)
+            if self._guard.is_active or self._has_recent(key):
+                return self._is_recent_copy(key, identifiers, seen if digest == last else ())
         if digest == last and seen:
             is_again = message.dup and set(identifiers) <= set(seen[1:])
             if is_again or not set(seen).intersection(identifiers):
@@ -377,17 +380,33 @@ class RoutePolicy:
         self._store.record_run(digest, identifiers)
         return False
 
-    def _is_recent_copy(self, key: tuple[bytes, int], identifiers: tuple[int, ...]) -> bool:
-        """Whether an equal message with the same stamp came a moment ago, for other subscriptions."""
+    def _has_recent(self, key: tuple[bytes, int]) -> bool:
+        """Whether the first copy came while the guard was active; drop memories that are old."""
+        if self._guard.now() >= self._runs_until:
+            self._runs.clear()
+        return key in self._runs
+
+    def _is_recent_copy(
+        self, key: tuple[bytes, int], identifiers: tuple[int, ...], before: tuple[int, ...]
+    ) -> bool:
+        """Whether an equal message with the same stamp came a moment ago, for other subscriptions.
+
+        Args:
+            key: the stamp and the digest of the message.
+            identifiers: the subscriptions for which it came.
+            before: those of equal messages directly before it that came when the guard was not active.
+        """
         now = self._guard.now()
-        until, seen = self._runs.get(key, (now, ()))
-        if until > now and not set(seen).intersection(identifiers):
+        until, seen = self._runs.get(key, (now + LEFT_SECONDS, before))
+        if until > now and seen and not set(seen).intersection(identifiers):
             self._runs[key] = (until, (*seen, *identifiers))
+            self._runs_until = max(self._runs_until, until)
             self._counts["copies"] += 1
             return True
         if len(self._runs) >= MOST_REMEMBERED:
             self._runs.clear()
-        self._runs[key] = (now + LEFT_SECONDS, identifiers)
+        self._runs_until = now + LEFT_SECONDS
+        self._runs[key] = (self._runs_until, identifiers)
         return False
 
     # Messages of agents.

@@ -425,13 +425,14 @@ class LabControl(FleetControl):
 
     def start(self, broker: str) -> None:
         """Start a broker, and wait until it answers."""
-        self._record(False)
+        self._expect_duplicates()
         self._lab.start(broker)
         self._lab.wait_until_listening([broker])
 
     def wait(self, links: Sequence[WiredLink]) -> None:
         """Wait until links are up."""
         self._lab.wait_until_linked(replace(self._lab.wiring, links=tuple(links)))
+        self._stop_recording()
 
     def _replace_links(self, broker: str, links: Sequence[WiredLink]) -> None:
         lab = self._lab
@@ -457,7 +458,10 @@ def rehearse_live_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[s
 
 
 class RestartSpans:
-    """The times from the opening of sessions to the last stop of a broker, per batch of a change.
+    """The times from the opening of sessions until no link has two ways, per batch of a change.
+
+    That is when the last broker has stopped and the last session of an old link is closed or ended: a broker
+    that is back queues messages for both links until then.
 
     It is called with each step in words, as `apply_change` reports them.
     """
@@ -476,7 +480,7 @@ class RestartSpans:
         for (at, action), (after, _) in pairwise([*self._steps, (math.inf, "")]):
             if action in ("open", "stop") and begin is None:
                 begin = at
-            if action == "stop":
+            if action in ("stop", "close", "end"):
                 end = after
             if action == "wait" and begin is not None and end is not None:
                 found.append((begin, end))

@@ -407,6 +407,31 @@ def listen_address(broker: str, settings: Settings) -> Address:
     return settings.host_and_port(broker, PORT)
 
 
+def open_listener_notes(wiring: Wiring, settings: Settings) -> list[str]:
+    """A line about the brokers to which anyone can link, if there are some.
+
+    Examples:
+        >>> wiring = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", ("x",), ("x",)),))
+        >>> open_listener_notes(wiring, Settings(tls=False))
+        ["anyone who can reach a:7422 can link to broker 'a' (and 1 more); give it a login in fleet.toml"]
+    """
+    if settings.accounts and len(accounts_of(wiring)) > 1:
+        return []  # their links always log in
+    linked = {end for link in wiring.links for end in link[:2]}
+    found = []
+    for name in (one for one in wiring.brokers if one in linked):
+        access = link_access(settings, name, CERTIFICATES)
+        if access.user is None and access.certificate is None:
+            found.append(name)
+    if not found:
+        return []
+    more = f" (and {len(found) - 1:,} more)" if found[1:] else ""
+    return [
+        f"anyone who can reach {listen_address(found[0], settings)} can link to broker {found[0]!r}{more}; "
+        "give it a login in fleet.toml"
+    ]
+
+
 def _listener(broker: str, settings: Settings, with_login: bool) -> list[str]:
     """The lines of a broker to which others link."""
     access = link_access(settings, broker, CERTIFICATES)

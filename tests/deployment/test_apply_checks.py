@@ -1,0 +1,436 @@
+"""What `deploy apply` checks and refuses before a change, and what its journal knows after one."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_apply import PretendBrokers, deployed_unchecked
+
+import broadloom as bl
+from broadloom.cli.deploy_texts import apply_text
+from broadloom.deployment import (
+    Deployment,
+    FleetBroker,
+    FleetHooks,
+    FleetLogin,
+    FleetTls,
+    WiredLink,
+    Wiring,
+    roll_out,
+    target_named,
+)
+from broadloom.deployment.apply import ChangeJournal, DeploymentChange, access_note, apply_change
+from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment.fleet_control import FleetControl
+from broadloom.deployment.fleet_targets import fleet_access
+from broadloom.deployment.nats_control import NatsControl, NatsReloads
+from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
+from broadloom.mqtt.paho import publish_messages, stop_client
+from fleet_lab import wait_until
+from operator_sites import fleet_of, running_sites
+
+X = ("x",)
+AB, BC, AC = (WiredLink(u, v, X, X) for u, v in ("ab", "bc", "ac"))
+
+
+def wired(*links):
+    return Wiring(tuple("abc"), dict.fromkeys("abc", X), {}, links)
+
+
+ONE, TWO, THREE = (deployed_unchecked(wired(*links)) for links in ((AB,), (AB, BC), (AB, AC)))
+
+
+def carried_out(old, new, path, back=False):
+    """The counts of a change of pretended brokers."""
+    change = DeploymentChange(old, new)
+    journal = ChangeJournal(path)
+    try:
+        return apply_change(change, change.steps(), PretendBrokers(change), journal, back=back)
+    finally:
+        journal.close()
+
+
+def test_a_complete_change_is_not_applied_again_and_another_must_begin_where_it_led(tmp_path):
+    path = tmp_path / "fleet.apply"
+    assert carried_out(ONE, TWO, path)["taken"] > 0
+    again = carried_out(ONE, TWO, path)
+    assert again["already_applied"]
+    assert (again["taken"], again["restarts"]) == (0, [])
+    with pytest.raises(InputError, match="other links than those of the old plan; give the plan in use"):
+        carried_out(ONE, THREE, path)
+    assert not carried_out(TWO, THREE, path)["already_applied"]
+    assert carried_out(THREE, ONE, path)["taken"] > 0
+
+
+def test_after_a_rollback_the_old_links_are_in_use(tmp_path):
+    path = tmp_path / "fleet.apply"
+    change = DeploymentChange(ONE, TWO)
+    journal = ChangeJournal(path)
+    brokers = PretendBrokers(change, killed_at=3)
+    with pytest.raises(KeyboardInterrupt):
+        apply_change(change, change.steps(), brokers, journal)
+    apply_change(change, (), brokers, journal, back=True)
+    journal.close()
+    assert carried_out(ONE, TWO, path)["taken"] > 0
+
+
+BASE = FleetBroker("a", "10.0.0.1", kind="nats")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tls", None),
+        ("tls", FleetTls("ca.crt")),
+        ("login", FleetLogin("links", "secrets/a")),
+        ("account", "APP"),
+        ("leaf_listen", "10.0.0.1:7500"),
+    ],
+)
+def test_a_change_knows_the_access_of_links_and_says_if_only_that_has_changed(field, value, tmp_path):
+    def sides(broker):
+        settings = Settings(brokers={"a": broker})
+        return [Deployment(one.wiring, settings, one.files) for one in (ONE, TWO)]
+
+    change = DeploymentChange(*sides(BASE))
+    other = DeploymentChange(*sides(replace(BASE, **{field: value})))
+    assert change.digest() != other.digest()
+    journal = ChangeJournal(tmp_path / "fleet.apply")
+    brokers = PretendBrokers(change, killed_at=3)
+    with pytest.raises(KeyboardInterrupt):
+        apply_change(change, change.steps(), brokers, journal)
+    with pytest.raises(InputError, match=f"the fleet file has changed since this change began .{field} of"):
+        apply_change(other, other.steps(), PretendBrokers(other), journal)
+    apply_change(change, change.steps(), brokers, journal)
+    with pytest.raises(
+        InputError, match=f"applied already, but the fleet file has changed since .{field} of"
+    ):
+        apply_change(other, other.steps(), PretendBrokers(other), journal)
+    following = DeploymentChange(other.new, other.old)
+    assert f"{field} of broker 'a'" in access_note(following, journal)[0]
+    assert access_note(DeploymentChange(change.new, change.old), journal) == []
+
+
+def test_a_code_of_a_change_contains_no_secret(monkeypatch):
+    """Another password does not change it: it refers to the password."""
+    login = FleetLogin("links", password_env="LINKS")
+    codes = set()
+    for password in ("hunter-1", "hunter-2"):
+        monkeypatch.setenv("LINKS", password)
+        settings = Settings(brokers={"a": replace(BASE, login=login)}, passwords={"a": password})
+        change = DeploymentChange(*(Deployment(one.wiring, settings, one.files) for one in (ONE, TWO)))
+        codes.add(change.digest())
+        assert password not in repr(change.states())
+    assert len(codes) == 1
+
+
+def test_kept_messages_are_not_readable_after_the_change(tmp_path):
+    """Neither in the journal, nor in what SQLite leaves next to it."""
+    path = tmp_path / "fleet.apply"
+    journal = ChangeJournal(path)
+    change = DeploymentChange(ONE, TWO)
+    journal.begin(change, change.steps())
+    for number in range(50):
+        journal.keep("l.broadloom-a:b", [(f"secret-topic-{number}", 300 * b"payload")] * 10)
+    assert b"secret-topic" in path.read_bytes()
+    journal.end(change.states()[1])
+    for file in tmp_path.iterdir():
+        assert b"secret-topic" not in file.read_bytes(), file.name
+    journal.close()
+    for file in tmp_path.iterdir():
+        assert b"secret-topic" not in file.read_bytes(), file.name
+
+
+VALUES = {"broker": "a", "host": "::1", "uri_host": "[::1]", "port": "1883", "file": "/tmp/x/broadloom.conf"}
+
+
+@pytest.mark.parametrize("name", ["remove", "stop", "start", "reload"])
+def test_only_an_install_command_has_a_file(name):
+    with pytest.raises(InputError, match=rf"hooks.{name} has {{file}}; there are {{broker}}, {{host}}"):
+        FleetHooks(**{name: "ssh {host} rm {file}"})
+    assert FleetHooks(install="scp {file} {host}:").install == ("scp", "{file}", "{host}:")
+
+
+def test_an_ipv6_host_has_brackets_where_a_command_asks_for_them():
+    hooks = FleetHooks(install="scp {file} {uri_host}:links.conf", stop="ssh {host} halt")
+    assert hooks.shown("install", VALUES) == "scp /tmp/x/broadloom.conf '[::1]:links.conf'"
+    assert hooks.shown("stop", VALUES) == "ssh ::1 halt"
+    control = FleetControl(bl.Fleet([FleetBroker("a", "[::1]:1883")]), DeploymentChange(ONE, TWO))
+    assert control._values(control._broker("a"), VALUES["file"]) == VALUES
+
+
+def test_a_command_that_leaves_a_process_behind_ends_with_the_command(tmp_path):
+    """That process has the output of the command open."""
+    left = FleetHooks(start=("sh", "-c", "sleep 300 & echo $! > $0/pid", str(tmp_path)), seconds=20)
+    left.run("start", VALUES)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path):
+    slow = FleetHooks(start=("sh", "-c", "sleep 300 & echo $! > $0/pid; wait", str(tmp_path)), seconds=1)
+    with pytest.raises(UnreachableError, match="has not ended in 1 s: sh"):
+        slow.run("start", VALUES)
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    wait_until(lambda: not status.exists() or status.read_text().split()[2] == "Z", "the child is ended")
+
+
+def test_a_command_that_fails_says_its_last_line():
+    with pytest.raises(UnreachableError, match=r"stop command of broker 'a' ended with 3: no such unit"):
+        FleetHooks(stop=("sh", "-c", "echo stopping; echo no such unit >&2; exit 3")).run("stop", VALUES)
+
+
+STOP = {"stop": "true", "start": "true"}
+
+
+def fleet_with(**hooks):
+    """A fleet of three brokers, which do not run; one has these hooks."""
+    good = FleetHooks(install="true {file}", remove="true", **STOP, reload="true")
+    return bl.Fleet(
+        [
+            FleetBroker(name, f"127.0.0.1:{port}", hooks=FleetHooks(**hooks) if name == "a" else good)
+            for name, port in zip("abc", (1, 2, 3), strict=True)
+        ]
+    )
+
+
+def checked(change, **hooks):
+    FleetControl(fleet_with(**hooks), change).check_files(change.steps())
+
+
+def test_a_change_checks_commands_and_folders_before_its_first_step(tmp_path, monkeypatch):
+    change = DeploymentChange(ONE, THREE)  # a restarts
+    links = tmp_path / "conf.d" / "broadloom.conf"
+    links.parent.mkdir()
+    links.write_text(ONE.texts()["a"])
+    checked(change, path=str(links), **STOP)
+    with pytest.raises(InputError, match="broker 'a' has no start command"):
+        checked(change, path=str(links), stop="true")
+    with pytest.raises(InputError, match="broker 'a' has no install command"):
+        checked(change, **STOP)
+    with pytest.raises(MissingExtraError, match=r"stop command of broker 'a'.* no-such-program is not found"):
+        checked(change, path=str(links), stop="no-such-program {host}", start="true")
+    with pytest.raises(InputError, match=r"conf.d/broadloom.conf is not a folder"):
+        checked(change, path=str(links / "links.conf"), **STOP)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(StorageError, match="no right to write in"):
+        checked(change, path=str(links), **STOP)
+
+
+def test_a_temporary_folder_that_a_command_could_misread_is_refused_before_the_first_step(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "a; b").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "a; b"))
+    with pytest.raises(InputError, match=r"{file} of a command would be"):
+        checked(DeploymentChange(ONE, THREE), install="scp {file} {host}:", remove="true", **STOP)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "11 of its 11 lines are missing, 0 others are there"),
+        (THREE.texts()["a"], "0 of its 11 lines are missing, 11 others are there"),
+        (ONE.texts()["a"] + "\nallow_anonymous true\n", "0 of its 11 lines are missing, 1 others are there"),
+        (ONE.texts()["a"] + "\n# a comment\nremote_password other\n", None),
+    ],
+)
+def test_a_file_that_is_not_that_of_the_old_plan_is_refused(text, message, tmp_path):
+    links = tmp_path / "broadloom.conf"
+    if text:
+        links.write_text(text)
+    change = DeploymentChange(ONE, THREE)
+    if message is None:
+        checked(change, path=str(links), **STOP)
+    else:
+        with pytest.raises(InputError, match=f"broker 'a' is not the file of the old plan: {message}"):
+            checked(change, path=str(links), **STOP)
+
+
+def test_all_brokers_of_all_steps_are_asked():
+    change = DeploymentChange(ONE, THREE)
+    control = FleetControl(fleet_with(**STOP), change)
+    stopping = [step.brokers[0] for step in change.steps() if step.action == "stop"]
+    assert stopping == ["a"]
+    assert sorted(control._asked(change.steps())) == ["a", "b", "c"]
+
+
+def test_nats_that_reloads_needs_a_place_for_its_file():
+    change = NatsReloads(ONE, THREE)
+    assert all(step.action != "stop" for step in change.steps())
+    with pytest.raises(InputError, match="broker 'a' has no install command"):
+        NatsControl(fleet_with(reload="true"), change, 1).check_files(change.steps())
+    with pytest.raises(
+        InputError, match=r'no reload command .* give hooks = { path = "...", reload = "..." }'
+    ):
+        NatsControl(fleet_with(install="true {file}"), change, 1).check_files(change.steps())
+    NatsControl(fleet_with(install="true {file}", reload="true"), change, 1).check_files(change.steps())
+
+
+class FailingBrokers(PretendBrokers):
+    """Brokers of which one step fails."""
+
+    def __init__(self, change, failing, error):
+        super().__init__(change)
+        self.failing, self.error = failing, error
+
+    def install(self, broker, side):
+        """Fail."""
+        if self.failing == "install":
+            raise self.error
+        super().install(broker, side)
+
+    def start(self, broker):
+        """Fail."""
+        if self.failing == "start":
+            raise self.error
+        super().start(broker)
+
+
+@pytest.mark.parametrize("kind", [InputError, MissingExtraError, StorageError, UnreachableError])
+@pytest.mark.parametrize("failing", ["install", "start"])
+def test_an_error_of_a_step_says_which_step_what_is_stopped_and_how_to_go_on(kind, failing):
+    change = DeploymentChange(ONE, THREE)
+    number = next(i for i, step in enumerate(change.steps(), 1) if step.action == failing)
+    brokers = FailingBrokers(change, failing, kind("the reason"))
+    journal = ChangeJournal(None)
+    with pytest.raises(kind) as caught:
+        apply_change(change, change.steps(), brokers, journal)
+    assert type(caught.value) is kind
+    text = str(caught.value)
+    assert text.startswith(f"step {number} of {len(change.steps())} ({failing}")
+    assert "the reason; stopped now: a; mend it and run the same command again" in text
+    assert "--roll-back" in text
+    with pytest.raises(kind) as caught:
+        apply_change(change, (), brokers, journal, back=True)
+    assert "stopped now: a; mend it and run the same command again" in str(caught.value)
+    assert "--roll-back" not in str(caught.value)
+
+
+def dry_run(old, new, folder, **options):
+    fleet = bl.Fleet(list(fleet_with(path=str(folder / "a.conf"), **STOP).brokers.values()))
+    journal = folder / "fleet.apply"
+    return roll_out(old, new, target_named("mosquitto"), fleet, journal, dry_run=True, **options)
+
+
+def test_a_dry_run_refuses_what_the_run_would_and_shows_commands_and_paths(tmp_path):
+    with pytest.raises(InputError, match="nothing to roll back"):
+        dry_run(ONE, THREE, tmp_path, back=True)
+    with pytest.raises(InputError, match="is not the file of the old plan"):
+        dry_run(ONE, THREE, tmp_path)
+    (tmp_path / "a.conf").write_text(ONE.texts()["a"])
+    record = dry_run(ONE, THREE, tmp_path)
+    commands = dict(zip(record["would"], record["commands"], strict=True))
+    assert commands["stop a"] == ["true"]
+    assert commands["install the new links of a"] == [f"write {tmp_path / 'a.conf'}"]
+    assert f"      write {tmp_path / 'a.conf'}" in apply_text(record).splitlines()
+    assert not (tmp_path / "fleet.apply").exists()
+    carried_out(ONE, TWO, tmp_path / "fleet.apply")
+    with pytest.raises(InputError, match="other links than those of the old plan"):
+        dry_run(ONE, THREE, tmp_path)
+    assert apply_text(dry_run(ONE, TWO, tmp_path)).startswith("already applied")
+
+
+class WatchedBrokers(PretendBrokers):
+    """Brokers that know which sessions watch them."""
+
+    def __init__(self, change, killed_at=None):
+        super().__init__(change, killed_at)
+        self.watching = set()
+
+    def watch(self, broker, filters):
+        """A session begins."""
+        super().watch(broker, filters)
+        self.watching.add(broker)
+        self._count()
+
+    def end_watch(self, broker):
+        """It ends."""
+        super().end_watch(broker)
+        self._count()
+        self.watching.discard(broker)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_change_that_is_killed_anywhere_leaves_no_session_that_watches(back):
+    """The process that goes on does not have the sessions, and ends them all the same."""
+    change = DeploymentChange(TWO, THREE)
+    whole = WatchedBrokers(change)
+    apply_change(change, change.steps(), whole, ChangeJournal(None))
+    assert whole.calls > 10
+    assert whole.watching == set()
+    seen = 0
+    for killed_at in range(1, whole.calls + 1):
+        brokers, journal = WatchedBrokers(change, killed_at), ChangeJournal(None)
+        with pytest.raises(KeyboardInterrupt):
+            apply_change(change, change.steps(), brokers, journal)
+        seen += bool(brokers.watching)
+        apply_change(change, change.steps(), brokers, journal, back=back)
+        assert brokers.watching == set()
+    assert seen > 3
+
+
+def test_an_installed_file_keeps_its_owner_and_a_new_one_has_the_group_of_its_folder(tmp_path, monkeypatch):
+    given = {}
+    monkeypatch.setattr(
+        "os.chown", lambda path, user, group: given.update({Path(path).parent: (user, group)})
+    )
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    old, new = tmp_path / "old" / "links.conf", tmp_path / "new" / "links.conf"
+    for path in (old, new):
+        path.parent.mkdir()
+    old.write_text("before")
+    real = Path.stat
+
+    def stat(path, **options):
+        found = real(path, **options)
+        numbers = {old: (1234, 5678), new.parent: (7, 4321)}.get(path)
+        return found if numbers is None else os.stat_result((*found[:4], *numbers, *found[6:]))
+
+    monkeypatch.setattr(Path, "stat", stat)
+    change = DeploymentChange(ONE, THREE)
+    for path in (old, new):
+        FleetControl(fleet_with(path=str(path), **STOP), change).install("a", "new")
+        assert path.read_text() == THREE.texts()["a"]
+    assert given == {old.parent: (1234, 5678), new.parent: (0, 4321)}
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_the_session_of_a_killed_watch_is_ended_by_the_process_that_goes_on(tmp_path):
+    with running_sites(tmp_path, "a") as sites:
+        fleet = fleet_of(sites)
+        change = DeploymentChange(ONE, TWO)
+        killed = FleetControl(fleet, change)
+        killed.watch("a", ["x"])
+        stop_client(killed._witnesses["a"]._client)  # and leaves the session, as a kill does
+        address, login = fleet_access(fleet, "a")
+        publish_messages(address, login, [("x", b"1")])
+        FleetControl(fleet, change).end_watch("a")
+        sites["a"].run("stop")
+        stored = (sites["a"].folder / "mosquitto.db").read_bytes()
+        assert b"broadloom-apply-watch-a" not in stored
+        sites["a"].run("start")
+
+
+@pytest.mark.parametrize(
+    ("access", "is_open"),
+    [
+        ({}, True),
+        ({"tls": FleetTls("ca.crt")}, True),
+        ({"login": FleetLogin("links", password_env="LINKS")}, False),
+        ({"tls": FleetTls("ca.crt", "a.crt", "a.key")}, False),
+    ],
+)
+def test_nats_listeners_that_anyone_can_link_to_are_named(access, is_open):
+    brokers = {
+        name: FleetBroker(name, f"10.0.0.{n}", kind="nats", leaf_listen=f"10.0.0.{n}:7500", **access)
+        for n, name in enumerate("abc", 7)
+    }
+    settings = Settings(brokers=brokers)
+    change = NatsReloads(*(Deployment(one.wiring, settings, one.files) for one in (ONE, TWO)))
+    notes = NatsControl(bl.Fleet(list(brokers.values())), change, 1).notes()
+    text = "anyone who can reach 10.0.0.7:7500 can link to broker 'a' (and 2 more)"
+    assert any(note.startswith(text) for note in notes) == is_open
+    assert brokers["a"].has_open_links == is_open
