@@ -8,6 +8,7 @@ import socket
 import subprocess
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from unittest.mock import Mock
 
 import pytest
@@ -38,6 +39,7 @@ from broadloom.agents.moves.move_registry import (
     Registry,
     Resident,
 )
+from broadloom.agents.moves.operator_api import Operator
 from broadloom.agents.moves.ordinary_clients import SeenClient
 from broadloom.agents.moves.ordinary_steps import COMING, OrdinarySteps
 from broadloom.agents.moves.session_reader import (
@@ -276,6 +278,13 @@ def publish_lines(port: int, topic: str, count: int, first: int = 0) -> None:
     subprocess.run(command, input=lines, text=True, check=True)
 
 
+def is_requested(operator: Operator, client: str, to: str) -> bool:
+    """Request a move; false if the client is still being moved."""
+    with suppress(bl.InputError):
+        operator.request_to_move(client, to)
+    return operator.moves()[-1]["client"] == client and operator.moves()[-1]["foreign"] == to
+
+
 class RawClient:
     """A client of MQTT 3.1.1 with a persistent session that sends packets as they are given."""
 
@@ -387,6 +396,29 @@ class TestLive:
                 assert "keeps no session" in operator.moves()[-1]["note"]
                 assert wait_for(lambda: "b" in system.connected("c-clean"))
                 for client in (pump, shared, clean):
+                    client.stop()
+
+    def test_clients_move_back_but_not_to_a_broker_where_another_has_their_id(self, tmp_path):
+        """Whichever version of MQTT they use: what earlier moves have left at a broker is no obstacle."""
+        with RoutedBrokers(tmp_path, ("a", "b")) as system:
+            clients = [Subscriber(tmp_path, f"c-{one}", system.port, one) for one in ("mqttv311", "5")]
+            other = Subscriber(tmp_path / "b", "c-twin", system.lab.ports["b"])
+            (tmp_path / "b").mkdir()
+            twin = Subscriber(tmp_path, "c-twin", system.port)
+            config, operator = write_ordinary_config(tmp_path, system)
+            for client in (*clients, other, twin):
+                client.start()
+            with ordinary_agent(config):
+                assert wait_for(lambda: len(homes(operator)) == 3)
+                home = homes(operator)["c-twin"]
+                with pytest.raises(bl.InputError, match="also has a session at"):
+                    operator.request_to_move("c-twin", "ab"[home == "a"])
+                for target in "ba":
+                    for client in clients:
+                        assert wait_for(lambda c=client, to=target: is_requested(operator, c.name, to))
+                    for client in clients:
+                        assert wait_for(lambda c=client: state_of(operator, c.name) == "redirected")
+                for client in (*clients, other, twin):
                     client.stop()
 
     @pytest.mark.parametrize("has_fences", [True, False])

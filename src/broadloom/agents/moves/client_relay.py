@@ -178,7 +178,7 @@ class RelayedMove:
         # What an earlier attempt has queued there, the client has received at home.
         error = await asyncio.to_thread(forget, plan.foreign, plan.client, self._login)
         if self.is_over:
-            return
+            raise UnreachableError("the move was given up meanwhile")
         if not error:
             self._prepared_at = time.monotonic()
             error = await asyncio.to_thread(

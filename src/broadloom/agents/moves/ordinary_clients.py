@@ -241,7 +241,7 @@ class OrdinaryMover:
             move = self._relay.moves.get(client)
             if move is not None:
                 await move.end()
-                self._drop(client)
+                self._drop(move)
 
         self._submit(self._ignore, work)
 
@@ -257,8 +257,7 @@ class OrdinaryMover:
             await move.leave_home()
             async with move.routing:
                 await self._route(client, served_by(broker))
-            if self._relay.moves.get(client) is move:
-                self._drop(client)
+            self._drop(move)
 
         self._submit(self._ignore, work)
 
@@ -277,8 +276,8 @@ class OrdinaryMover:
             self._relay.moves[plan.client] = move
         move.report = report
         async with move.routing:
-            if move.is_over:  # given up meanwhile
-                return
+            if move.is_over:
+                raise UnreachableError("the move was given up meanwhile")
             await asyncio.to_thread(self._router.send, {plan.client: moving_to(foreign)})
         await move.take_over()
 
@@ -289,11 +288,12 @@ class OrdinaryMover:
         except BroadloomError as error:
             self._warnings.warn("router", "the map of a router is not up to date: %s", error)
 
-    def _drop(self, client: str) -> None:
-        move = self._relay.moves.pop(client, None)
-        if move is not None:
-            move.close()
-            self.done.update(asdict(move.counts))
+    def _drop(self, move: RelayedMove) -> None:
+        """End a move; the next one of its client can have begun."""
+        move.close()
+        self.done.update(asdict(move.counts))
+        if self._relay.moves.get(move.plan.client) is move:
+            del self._relay.moves[move.plan.client]
 
     # The thread.
 
