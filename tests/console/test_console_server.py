@@ -403,6 +403,7 @@ def test_forced_colours_phone_and_print(shown):
     phone.page.locator("#commands").wait_for()
     assert phone.page.evaluate("document.documentElement.scrollWidth") <= 390
     for name in ("#operation", "#undo", "#relink", "#branch-name", "#apply"):
+        phone.page.locator(name).wait_for()
         box = phone.page.locator(name).bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= 390

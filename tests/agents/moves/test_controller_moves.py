@@ -144,7 +144,7 @@ def small_disk(folder):
             subprocess.run(["umount", str(folder)], check=True)
 
 
-def check_full_disk(disk, operator, status, traffic, log):
+def check_full_disk(disk, operator, reader, status, traffic, log):
     """While the disk of the moves' journal is full, nothing moves, and links carry all messages."""
     with (disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
         while True:
@@ -162,6 +162,7 @@ def check_full_disk(disk, operator, status, traffic, log):
         return any("disk is full" in text for text in refusals)
 
     assert wait_for(is_refused), refusals
+    reader.subscribe("u/1")  # it registers again, which the journal has to have
     assert wait_for(lambda: said in str(operator.health()["problems"]))
     now = status()
     assert said in str(now["problems"])
@@ -206,7 +207,9 @@ def test_clients_move_over_the_links_of_the_controller_without_loss(tmp_path):
             try:
                 assert wait_for(lambda: len(traffic.sent) > 50)
                 if is_small:
-                    check_full_disk(tmp_path / "disk", operator, status, traffic, tmp_path / "controller.log")
+                    check_full_disk(
+                        tmp_path / "disk", operator, reader, status, traffic, tmp_path / "controller.log"
+                    )
                 last = [one["id"] for one in operator.moves() if one["state"] != "cancelled"]
                 move = last[0] if last else operator.request_to_move("reader", "f")["id"]
                 assert wait_for(lambda: operator.move(move)["state"] == "redirected"), operator.move(move)

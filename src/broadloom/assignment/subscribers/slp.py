@@ -105,15 +105,11 @@ class SlpOptions:
 
     def __post_init__(self) -> None:
         check_flag(self.literal, "option literal")
-        for name, minimum in (
-            ("passes", 1),
-            ("size", 2),
-            ("load_sample", 1),
-            ("clusters", 1),
-            ("iterations", 1),
-        ):
+        for name, minimum in (("passes", 1), ("size", 2), ("load_sample", 1)):
             if getattr(self, name) is not None:
                 check_count(getattr(self, name), f"option {name}", minimum)
+        for name in ("clusters", "iterations"):
+            check_count(getattr(self, name), f"option {name}", 1)
         for name, floor in (("eps", 0.0), ("threshold", 0.0), ("tolerance", 1e-12)):
             check_number(getattr(self, name), f"option {name}", floor)
 
