@@ -19,6 +19,7 @@ def _no_warnings_of_lost_connections(caplog):
     caplog.set_level(logging.ERROR, "broadloom")
 
 
+@pytest.mark.faults
 def test_a_controller_on_an_old_copy_of_its_state_changes_nothing(tmp_path):
     """Agents that know newer orders make it refuse itself, and its status says so."""
 

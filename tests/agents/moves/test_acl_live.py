@@ -45,7 +45,7 @@ from broadloom.mqtt.reserved_topics import MOVE_AGENT
 
 pytestmark = [
     pytest.mark.needs("mosquitto", "mosquitto_passwd"),
-    pytest.mark.xdist_group("mosquitto"),
+    pytest.mark.xdist_group("moves"),
 ]
 
 LINKS = "broadloom-links"

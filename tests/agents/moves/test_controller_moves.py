@@ -176,7 +176,7 @@ def check_full_disk(disk, operator, reader, status, traffic, log):
 
 
 @pytest.mark.needs("mosquitto")
-@pytest.mark.xdist_group("mosquitto")
+@pytest.mark.xdist_group("moves")
 def test_clients_move_over_the_links_of_the_controller_without_loss(tmp_path):
     """The reader moves to a broker that never had its topic; the links follow, and nothing is lost.
 
@@ -229,7 +229,7 @@ def test_clients_move_over_the_links_of_the_controller_without_loss(tmp_path):
 
 
 @pytest.mark.needs("mosquitto")
-@pytest.mark.xdist_group("mosquitto")
+@pytest.mark.xdist_group("moves")
 def test_moves_that_cannot_start_do_not_stop_the_controller(tmp_path):
     """The port of their API is in use: the status says so, and all agents are up."""
     with unlinked_brokers("hf") as brokers:

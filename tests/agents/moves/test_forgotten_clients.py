@@ -234,7 +234,7 @@ def forget_all(agent):
 
 
 @pytest.mark.needs("mosquitto")
-@pytest.mark.xdist_group("mosquitto")
+@pytest.mark.xdist_group("moves")
 def test_a_forgotten_client_can_register_and_move(tmp_path):
     """On real brokers, without lost or duplicated messages."""
     traffic = TrafficCounter()

@@ -46,7 +46,7 @@ from broadloom.mqtt.paho import connect, message_properties, new_client, stop_cl
 
 CONNECT_C1 = b"\x10\x0e\0\4MQTT\4\2\0\x3c\0\2c1"  # of MQTT 3.1.1
 KEYS = ClientKeys("a key for tests, not a secret")
-live = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
+live = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("moves")]
 
 
 class Mallory:

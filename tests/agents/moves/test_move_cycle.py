@@ -46,7 +46,7 @@ SITES = {"h": "place = [0, 0]\ncapacity = 100000", "f": "place = [10, 0]\ncapaci
 
 
 @pytest.mark.needs("mosquitto")
-@pytest.mark.xdist_group("mosquitto")
+@pytest.mark.xdist_group("moves")
 @pytest.mark.parametrize(
     "links", ["", '[links]\ntopics = ["t/far", "t/near", "t/all"]'], ids=["bridges", "embedded links"]
 )
@@ -264,7 +264,7 @@ def test_clients_move_closer_by_tables_without_messages(run, tmp_path, kept):
 
 
 @pytest.mark.needs("mosquitto")
-@pytest.mark.xdist_group("mosquitto")
+@pytest.mark.xdist_group("moves")
 def test_an_unreachable_broker_is_named_and_leaves_no_threads():
     before = set(threading.enumerate())
     with linked_brokers("h") as brokers:

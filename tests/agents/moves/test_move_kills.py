@@ -35,7 +35,7 @@ from broadloom.agents.moves.moving_client import MovingClient
 from broadloom.agents.moves.operator_api import Operator
 from broadloom.deployment.rehearsal.mosquitto_lab import MosquittoLab
 
-pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto"), pytest.mark.kills]
+pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("moves"), pytest.mark.kills]
 
 STATES = [
     MoveState.REQUESTED,

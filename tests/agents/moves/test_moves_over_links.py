@@ -23,7 +23,7 @@ from broadloom.agents.links.embedded_links import EmbeddedLinks, address_endpoin
 from broadloom.agents.moves.moving_client import MovingClient
 from broadloom.mqtt.endpoint import Login
 
-pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
+pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("moves")]
 
 
 @contextmanager

@@ -59,7 +59,7 @@ from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.reserved_topics import MESSAGE_ID
 
-pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
+pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("moves")]
 
 processes = multiprocessing.get_context("forkserver")
 

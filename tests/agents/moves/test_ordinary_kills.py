@@ -26,7 +26,7 @@ from routed import killed_with_parent
 
 pytestmark = [
     pytest.mark.needs("mosquitto", "mosquitto_sub", "mosquitto_pub", "haproxy"),
-    pytest.mark.xdist_group("mosquitto"),
+    pytest.mark.xdist_group("moves"),
 ]
 MOVER = Path(__file__).with_name("killed_mover.py")
 STATES = ("requested", "accepted", "replicated", "leaving", "connected", "redirected")

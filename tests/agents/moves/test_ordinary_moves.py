@@ -56,7 +56,7 @@ from certificates import authority
 
 live = [
     pytest.mark.needs("mosquitto", "mosquitto_sub", "mosquitto_pub", "haproxy"),
-    pytest.mark.xdist_group("mosquitto"),
+    pytest.mark.xdist_group("moves"),
 ]
 
 

@@ -109,7 +109,7 @@ def embedded_links(brokers, folder, plan, topics=None):
 
 
 @pytest.mark.needs("mosquitto")
-@pytest.mark.xdist_group("mosquitto")
+@pytest.mark.xdist_group("moves")
 def test_overlapping_filters_join_one_tree_under_load(tmp_path):
     """`a/#` joins the tree of `a/b` while messages flow; none is lost or duplicated."""
     plan = bl.link(bl.Interest.from_lists([["a/b"], ["a/b"]], node_ids=["h", "f"]), algorithm="gm")
@@ -151,7 +151,7 @@ def test_overlapping_filters_join_one_tree_under_load(tmp_path):
 
 
 @pytest.mark.needs("mosquitto")
-@pytest.mark.xdist_group("mosquitto")
+@pytest.mark.xdist_group("moves")
 def test_an_absent_broker_delays_the_others_only_for_the_patience(tmp_path):
     """Broker z never answers: it is listed as down, and the others are linked without it."""
     plan = bl.link(bl.Interest.from_lists([["t"], ["t"], ["t"]], node_ids=["h", "f", "z"]), algorithm="gm")
@@ -309,7 +309,7 @@ def test_a_links_section_without_links_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.needs("mosquitto")
-@pytest.mark.xdist_group("mosquitto")
+@pytest.mark.xdist_group("moves")
 def test_a_restarted_agent_keeps_the_links_of_its_plan_and_of_its_clients(tmp_path):
     """The plan has t/1; a client registered t/2 with the first agent, and the second reads its journal."""
     traffic = TrafficCounter()
