@@ -6,25 +6,9 @@ import tracemalloc
 import pytest
 
 from broadloom.errors import InputError
-from broadloom.formats import (
-    emqx_subscriptions,
-    kafka_groups,
-    mosquitto_log,
-    nats_subscriptions,
-    rabbitmq_bindings,
-    vernemq_sessions,
-)
 from broadloom.maintenance.event_feed import events_of, fault_of
 from broadloom.storage import unpack
-
-TEXTS = (
-    emqx_subscriptions,
-    kafka_groups,
-    mosquitto_log,
-    nats_subscriptions,
-    rabbitmq_bindings,
-    vernemq_sessions,
-)
+from text_formats import TEXTS
 
 
 def test_a_compressed_bomb_is_refused_before_it_fills_the_memory():

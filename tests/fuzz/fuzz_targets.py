@@ -15,33 +15,18 @@ from broadloom.agents.links.controller_protocol import ProtocolCodes, orders_of
 from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Route
 from broadloom.agents.links.stamps import FleetKey, Stamps
 from broadloom.errors import BroadloomError, InputError
-from broadloom.formats import (
-    emqx_subscriptions,
-    kafka_groups,
-    mosquitto_db,
-    mosquitto_log,
-    nats_subscriptions,
-    rabbitmq_bindings,
-    vernemq_sessions,
-)
+from broadloom.formats import mosquitto_db
 from broadloom.maintenance.event_feed import events_of, fault_of
 from broadloom.mqtt import packets, topic_filters
 from broadloom.mqtt.client_session import ClientSession, SessionHandler
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.storage import record_journal
 from naive_ingest import matches
+from text_formats import TEXTS
 
 CORPUS = Path(__file__).parent / "corpus"
 LONGEST = 4096
 STAMPS = Stamps(FleetKey("k" * 64))
-TEXTS = (
-    emqx_subscriptions,
-    kafka_groups,
-    mosquitto_log,
-    nats_subscriptions,
-    rabbitmq_bindings,
-    vernemq_sessions,
-)
 
 
 def packet_codec(data: bytes) -> None:

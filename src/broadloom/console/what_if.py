@@ -1,4 +1,4 @@
-"""What-if session on a plan: operations with their repair, undo, branches, and the script that replays them.
+"""Session of what-if changes to a plan: repairs, undo, branches, and the script that replays them.
 
 A situation is immutable: an operation makes a new one from the plan of the one before, by `maintain`, so undo
 returns the earlier plan itself, and the same operations give the same plan wherever they run.

@@ -67,39 +67,50 @@ def _together(brokers: Sequence[str], side: str) -> list[ApplyStep]:
     return steps
 
 
+def restart_steps(brokers: Iterable[str], side: str, at_once: bool) -> list[ApplyStep]:
+    """The steps with which brokers that do not listen for links yet get a file that makes them listen."""
+    if at_once:
+        raise InputError("--at-once does not apply to NATS that reloads; leave it out")
+    steps = []
+    for broker in sorted(brokers):
+        steps += [
+            ApplyStep("stop", (broker,)),
+            ApplyStep("install", (broker,), side=side),
+            ApplyStep("start", (broker,)),
+        ]
+    return steps
+
+
+def unfinished_restarts(steps: Sequence[ApplyStep], done: int, side: str) -> list[ApplyStep]:
+    """The steps that start brokers again which were stopped and have not been started."""
+    stopped = [step.brokers[0] for step in steps[: done + 1] if step.action == "stop"]
+    started = {step.brokers[0] for step in steps[:done] if step.action == "start"}
+    back = []
+    for broker in stopped:
+        if broker not in started:
+            back += [ApplyStep("install", (broker,), side=side), ApplyStep("start", (broker,))]
+    return back
+
+
 class NatsReloads(DeploymentChange):
     """A change of NATS brokers that read their links again while they run.
 
     Attributes:
-        deaf: the brokers that do not listen for links.
+        not_listening: the brokers that do not listen for links.
     """
 
-    deaf: frozenset[str] = frozenset()
+    not_listening: frozenset[str] = frozenset()
 
     def steps(self, at_once: bool = False) -> list[ApplyStep]:
         """The steps from the old deployment to the new one.
 
         A broker that does not listen for links yet restarts first, without links.
         """
-        if at_once:
-            raise InputError("--at-once does not apply to NATS that reloads; leave it out")
-        steps = []
-        for broker in sorted(self.deaf):
-            steps += [
-                ApplyStep("stop", (broker,)),
-                ApplyStep("install", (broker,), side=COMMON),
-                ApplyStep("start", (broker,)),
-            ]
-        return [*steps, *self._steps_to(NEW)]
+        return [*restart_steps(self.not_listening, COMMON, at_once), *self._steps_to(NEW)]
 
     def back_steps(self, steps: Sequence[ApplyStep], done: int) -> list[ApplyStep]:
         """The steps back to the old deployment; a broker that has joined goes on listening."""
-        stopped = [step.brokers[0] for step in steps[: done + 1] if step.action == "stop"]
-        started = {step.brokers[0] for step in steps[:done] if step.action == "start"}
-        back = []
-        for broker in stopped:
-            if broker not in started:
-                back += [ApplyStep("install", (broker,), side=COMMON), ApplyStep("start", (broker,))]
+        back = unfinished_restarts(steps, done, COMMON)
         touched = any(step.action == "reload" for step in steps[: done + 1])
         return [*back, *(self._steps_to(OLD) if touched else ())]
 

@@ -26,6 +26,8 @@ from broadloom.deployment.nats_control import (
     linked_brokers,
     listens_for_links,
     monitored,
+    restart_steps,
+    unfinished_restarts,
 )
 from broadloom.deployment.rollout import Deployment
 from broadloom.deployment.targets.nats_leafnodes import (
@@ -36,7 +38,6 @@ from broadloom.deployment.targets.nats_leafnodes import (
     has_client_accounts,
 )
 from broadloom.deployment.wiring import Hop
-from broadloom.errors import InputError
 
 MOST_SUBSCRIPTIONS = 1_000_000  # of an account, as the monitoring port lists them
 
@@ -70,22 +71,14 @@ class NatsSwitch(DeploymentChange):
     """A change of NATS brokers that has the old and the new links at the same time.
 
     Attributes:
-        deaf: the brokers that do not listen for links yet.
+        not_listening: the brokers that do not listen for links yet.
     """
 
-    deaf: frozenset[str] = frozenset()
+    not_listening: frozenset[str] = frozenset()
 
     def steps(self, at_once: bool = False) -> list[ApplyStep]:
         """The steps from the old deployment to the new one; a broker that does not listen restarts first."""
-        if at_once:
-            raise InputError("--at-once does not apply to NATS that reloads; leave it out")
-        steps = []
-        for broker in sorted(self.deaf):
-            steps += [
-                ApplyStep("stop", (broker,)),
-                ApplyStep("install", (broker,), side=OLD),
-                ApplyStep("start", (broker,)),
-            ]
+        steps = restart_steps(self.not_listening, OLD, at_once)
         if self.old.texts() == self.new.texts():
             return steps
         return [*steps, *self._steps_along(list(STAGES))]
@@ -93,12 +86,7 @@ class NatsSwitch(DeploymentChange):
     def back_steps(self, steps: Sequence[ApplyStep], done: int) -> list[ApplyStep]:
         """The steps back to the old deployment: the stages in reverse, from the last complete one."""
         begun = [step.side for step in steps[: done + 1] if step.action == "reload"]
-        stopped = [step.brokers[0] for step in steps[: done + 1] if step.action == "stop"]
-        started = {step.brokers[0] for step in steps[:done] if step.action == "start"}
-        back = []
-        for broker in stopped:
-            if broker not in started:
-                back += [ApplyStep("install", (broker,), side=OLD), ApplyStep("start", (broker,))]
+        back = unfinished_restarts(steps, done, OLD)
         if begun:
             names = list(STAGES)
             back += self._steps_along(names[names.index(begun[-1]) :: -1])
@@ -254,14 +242,14 @@ def nats_change(
         brokers = dict.fromkeys((*linked_brokers(old.wiring), *linked_brokers(new.wiring)))
         found = {name: monitored(fleet, name, "/varz") for name in brokers}
         reloads = all(can_reload(varz) for varz in found.values())
-    deaf = frozenset(name for name, varz in found.items() if not listens_for_links(varz))
+    not_listening = frozenset(name for name, varz in found.items() if not listens_for_links(varz))
     if not reloads:
         restarts = NatsRestarts(old, new)
         return restarts, NatsControl(fleet, restarts, patience)
     if has_accounts:
         switch = NatsSwitch(old, new)
-        switch.deaf = deaf
+        switch.not_listening = not_listening
         return switch, NatsSwitchControl(fleet, switch, patience)
     live = NatsReloads(old, new)
-    live.deaf = deaf
+    live.not_listening = not_listening
     return live, NatsControl(fleet, live, patience)
