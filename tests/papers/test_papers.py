@@ -17,6 +17,7 @@ from broadloom.papers import (
     paper2_low_degree,
     paper3_shadows,
     paper4_assignment,
+    paper4_parameters,
     paper5_markets,
 )
 from broadloom.papers.case_files import case_file, read_case, write_case
@@ -162,7 +163,7 @@ def test_latencies_are_measured_if_there_is_data(tmp_path, monkeypatch):
 def test_a_bound_on_the_last_hop_ignores_the_way_to_the_broker():
     """Candidates are the brokers whose last hop is at most 1 + max_delay times the shortest one."""
     problem = bl.workload.subscribers(1, subscribers=300, brokers=12, geography=0)
-    bounded = paper4_assignment.bounded_last_hop(problem)
+    bounded = paper4_parameters.bounded_last_hop(problem)
     found = candidates_in_time(bounded)
     for j in range(problem.subscriber_count):
         hop = np.linalg.norm(problem.broker_place - problem.subscriber_place[j], axis=1)
@@ -310,6 +311,24 @@ def test_every_curve_is_drawn(figure):
         assert [len(line.get_xdata()) > 0 for line in axes.get_lines()] == [True] * len(curves)
 
 
+def test_dots_are_at_the_names_of_their_values():
+    """A kind of dots that lacks the first name is drawn at its own names, not at the first ones."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure as Canvas
+
+    rows = [
+        {"algorithm": "a", "varied": "y"},
+        {"algorithm": "b", "varied": "x"},
+        {"algorithm": "b", "varied": "y"},
+    ]
+    figure = paper4_parameters.OTHERS
+    rows = FigureRows(tuple(row | {"over_gr_star": 1.0, "lbf": 1.0} for row in rows))
+    axes = Canvas().subplots()
+    draw_panel(axes, figure, figure.panels[0], rows)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["x", "y"]
+    assert [list(line.get_xdata()) for line in axes.get_lines()] == [[1], [0, 1]]
+
+
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
 def test_every_claim_is_well_formed(figure):
     """Each claim has a kind, a section, a text unique in its figure, and a number if its kind needs one."""
@@ -386,10 +405,39 @@ def test_every_algorithm_of_a_paper_names_its_reference():
     """The docstring of each algorithm that has a paper cites it."""
     from broadloom.assignment import ALGORITHMS as ASSIGN
     from broadloom.linking import ALGORITHMS as LINK
+    from broadloom.maintenance.methods import METHODS
 
     for algorithm in (*LINK, *ASSIGN):
         if algorithm.paper != "ours":
             assert "Reference: " in (algorithm.run.__doc__ or ""), algorithm.name
+    for method in METHODS:
+        assert "Reference: " in (method.options.__doc__ or ""), method.name
+
+
+EVALUATED = {
+    1: ("fig4", "fig5", "fig6", "fig7", "fig8", "fig9"),
+    2: ("fig1", "fig2", "fig3", "fig4", "fig5"),
+    3: ("fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8"),
+    4: ("fig6", "fig7", "fig7b", "fig7d", "table1", "table2", "fig8", "fig9", "fig9b", "fig10", "fig11"),
+    5: ("fig9", "fig10", "table1"),
+}
+
+
+def test_the_page_has_the_claims_that_the_guide_lists():
+    """The page and the table of claims in the guide are of the same run; all figures are on the page."""
+    root = pathlib.Path(__file__).parents[2]
+    page = (root / "docs" / "reproduction.html").read_text()
+    claims = json.loads((root / "benchmarks" / "results" / "papers.json").read_text())["claims"]["rows"]
+    shown = re.findall(r"<li><span class='verdict[^>]*>([^<]*)</span>(.*?)<br>(.*?)</li>", page)
+    assert len(shown) == len(claims)
+    for (verdict, text, rest), claim in zip(shown, claims, strict=True):
+        assert verdict.startswith(claim["verdict"])
+        assert html.unescape(text) == claim["claim"]
+        line = html.unescape(re.sub(r"<[^>]*>", "", rest))
+        assert line.startswith(f"theirs: {claim['theirs']}; ours: {claim['ours'] or '-'}")
+        assert line.endswith(claim["reason"])
+    for paper, names in EVALUATED.items():
+        assert all(f"id='paper{paper}-{name}'" in page for name in names)
 
 
 def test_the_citation_file_has_the_five_papers():

@@ -8,6 +8,8 @@ from broadloom.papers import (
     paper2_low_degree,
     paper3_shadows,
     paper4_assignment,
+    paper4_parameters,
+    paper4_trees,
     paper5_markets,
 )
 from broadloom.papers.figures import Figure
@@ -19,6 +21,8 @@ FIGURES: tuple[Figure, ...] = (
     *paper2_low_degree.FIGURES,
     *paper3_shadows.FIGURES,
     *paper4_assignment.FIGURES,
+    *paper4_trees.FIGURES,
+    *paper4_parameters.FIGURES,
     *paper5_markets.FIGURES,
 )
 

@@ -16,6 +16,7 @@ class CitedPaper(NamedTuple):
         link: its DOI or address; empty if none is known.
         short: what it is about, in a few words.
         differs: what our experiments do differently, or had to choose.
+        extended: where an extended version appeared; empty if there is none.
     """
 
     authors: tuple[str, ...]
@@ -25,12 +26,15 @@ class CitedPaper(NamedTuple):
     link: str
     short: str
     differs: str
+    extended: str = ""
 
     @property
     def text(self) -> str:
         """The full reference in one line."""
         names = ", ".join(self.authors[:-1]) + f" and {self.authors[-1]}"
-        return f"{names}: {self.title}. {self.venue}, {self.year}.{f' {self.link}' if self.link else ''}"
+        more = [self.link] if self.link else []
+        more += [f"Extended version: {self.extended}"] if self.extended else []
+        return " ".join([f"{names}: {self.title}. {self.venue}, {self.year}.", *more])
 
 
 PAPERS: dict[int, CitedPaper] = {
@@ -72,9 +76,7 @@ PAPERS: dict[int, CitedPaper] = {
     4: CitedPaper(
         ("Albert Yu", "Pankaj K. Agarwal", "Jun Yang"),
         "Subscriber Assignment for Wide-Area Content-Based Publish/Subscribe",
-        "27th IEEE International Conference on Data Engineering (ICDE), pages 267-278; extended version: "
-        "IEEE Transactions on Knowledge and Data Engineering 24(10), 2012, "
-        "https://doi.org/10.1109/TKDE.2012.65",
+        "27th IEEE International Conference on Data Engineering (ICDE), pages 267-278",
         2011,
         "",
         "subscriber assignment",
@@ -84,6 +86,8 @@ PAPERS: dict[int, CitedPaper] = {
         "the latency, the load and the threshold gamma of inner brokers are our reading, because the paper "
         "has them in a technical report that is not available: an inner broker is open to a subscriber if at "
         "least a share gamma of its leaves is in time. The workload generator is not public either.",
+        "IEEE Transactions on Knowledge and Data Engineering 24(10), 2012, "
+        "https://doi.org/10.1109/TKDE.2012.65",
     ),
     5: CitedPaper(
         ("Yaxiong Zhao", "Jie Wu"),

@@ -15,31 +15,33 @@ from broadloom.papers.figures import Figure, FigureRows, Panel
 # Dashes and markers, which distinguish curves without colours; from the seventh curve on they are grey, with
 # open markers.
 STYLES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (5, 1)), "v"), ((0, (1, 1)), "x"))
-MOST_DOTS = 150  # per curve; more dots are drawn as one bitmap
+MOST_DOTS = 300  # per curve; of more, evenly many are drawn along the x axis
+BITMAP_DOTS = 150  # per curve; more dots are one bitmap
 MOST_POINTS = 120  # per curve
 MOST_MARKS = 20  # per curve
 # Numbers in the attributes of a drawing, which are rounded to tenths of a point; texts follow ">".
 LONG = re.compile(rb"(?<=[ \"(,])-?\d+\.\d{2,}(?=[ \"),\n])")
 GREYS = ("0", "0.55")
-ACROSS = 2  # panels side by side
+WIDTH, HEIGHT, LINE = 5.0, 3.2, 0.2  # of a panel, and of a line of the legend, in inches
+LONG_LABEL = 24  # a legend with longer labels has one column
 
 
 def draw(figure: Figure, rows: FigureRows, path: Path) -> None:
-    """Draw all panels: means over seeds as lines, from minimum to maximum as bands."""
+    """Draw all panels, one below the other: means over seeds as lines, from minimum to maximum as bands."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Canvas
 
-    with rc_context({"svg.hashsalt": figure.key, "svg.fonttype": "none"}):
-        across = min(ACROSS, len(figure.panels))
-        down = -(-len(figure.panels) // across)
-        canvas = Canvas(figsize=(4.2 * across, 3.6 * down + 0.8), layout="constrained")
-        all_axes = np.atleast_1d(canvas.subplots(down, across)).ravel()
-        for axes, panel in zip(all_axes, figure.panels, strict=False):
+    # One font: every text of a drawing names all of them.
+    with rc_context({"svg.hashsalt": figure.key, "svg.fonttype": "none", "font.family": "DejaVu Sans"}):
+        canvas = Canvas(layout="constrained")
+        all_axes = np.atleast_1d(canvas.subplots(len(figure.panels)))
+        for axes, panel in zip(all_axes, figure.panels, strict=True):
             draw_panel(axes, figure, panel, rows)
-        for axes in all_axes[len(figure.panels) :]:
-            axes.set_axis_off()
-        legend = all_axes[0].get_legend_handles_labels()
-        canvas.legend(*legend, loc="outside lower center", ncols=2 * across, fontsize="small")
+        marks, labels = all_axes[0].get_legend_handles_labels()
+        columns = 1 if max(map(len, labels), default=0) > LONG_LABEL else 2
+        lines = -(-len(labels) // columns)
+        canvas.set_size_inches(WIDTH, HEIGHT * len(figure.panels) + LINE * (lines + 1))
+        canvas.legend(marks, labels, loc="outside lower center", ncols=columns, fontsize="small")
         drawn = io.BytesIO()
         canvas.savefig(drawn, format="svg", dpi=150, metadata={"Date": None})
     put(LONG.sub(_rounded, drawn.getvalue()), path)
@@ -79,8 +81,9 @@ def draw_panel(axes: Any, figure: Figure, panel: Panel, rows: FigureRows) -> Non
         shown = [k for k, values in enumerate(found) if values]
         style = _style(i, panel) | {"label": " ".join(map(str, curve.values()))}
         if panel.dots:
-            dots = [(points[k], value) for k in shown for value in found[k]]
-            axes.plot(*zip(*dots, strict=True), **style, rasterized=len(dots) > MOST_DOTS)
+            dots = [(k if named else points[k], value) for k in shown for value in found[k]]
+            dots = dots[:: -(-len(dots) // MOST_DOTS) or 1]
+            axes.plot(*zip(*dots, strict=True), **style, rasterized=len(dots) > BITMAP_DOTS)
             continue
         shown = shown[:: max(1, len(shown) // MOST_POINTS)]
         x = shown if named else [points[k] for k in shown]
@@ -104,13 +107,15 @@ def _plain_between(value: float, _: int) -> str:
 def _style(i: int, panel: Panel) -> dict[str, Any]:
     """The style of the i-th curve."""
     dash, marker = STYLES[i % len(STYLES)]
-    grey = GREYS[i // len(STYLES) % len(GREYS)]
+    grey = GREYS[
+        (i if panel.dots else i // len(STYLES)) % len(GREYS)
+    ]  # dots overlap: every other kind is grey
     filled = grey if i // len(STYLES) % 2 == 0 else "white"
     line = "none" if panel.dots else dash
     return {
         "linestyle": line,
         "marker": marker,
-        "markersize": 4,
+        "markersize": 3 if panel.dots else 4,
         "color": grey,
         "markerfacecolor": filled,
     }

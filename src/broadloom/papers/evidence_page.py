@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import urllib.parse
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,8 +25,7 @@ td, th { border-bottom: 1px solid var(--line); padding: 0.2rem 0.7rem 0.2rem 0; 
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .scroll { overflow-x: auto; }
 .figure { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem; margin: 1rem 0 2.5rem; }
-.picture { overflow-x: auto; }
-.figure img { background: #fff; width: 100%; min-width: 34rem; height: auto; }
+.figure img { background: #fff; width: 100%; max-width: 34rem; height: auto; }
 .claims { list-style: none; margin: 0; padding: 0; font-size: 0.93rem; }
 .claims li { border-top: 1px solid var(--line); padding: 0.5rem 0; overflow-wrap: anywhere; }
 .claims small { color: var(--quiet); display: block; }
@@ -33,7 +33,7 @@ td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .verdict::before { content: "\\25CF\\00A0"; }
 .reproduced { color: #1a7f37; } .surpassed { color: #0969da; } .contradicted { color: #cf222e; }
 .impossible, .not { color: #9a6700; }
-@media (min-width: 900px) { .figure { grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); } }
+@media (min-width: 900px) { .figure { grid-template-columns: minmax(0, 4fr) minmax(0, 5fr); } }
 @media (prefers-color-scheme: dark) {
   .reproduced { color: #3fb950; } .surpassed { color: #58a6ff; } .contradicted { color: #ff7b72; }
   .impossible, .not { color: #d29922; } :root { --quiet: #aaa; }
@@ -129,14 +129,13 @@ def _name(figure: Figure) -> str:
 
     Examples:
         >>> from broadloom.papers import figures_of
-        >>> [_name(figure) for figure in figures_of(1, "fig4")]
-        ['Fig. 4']
+        >>> [_name(*figures_of(4, name)) for name in ("fig6", "fig7b", "table2", "others")]
+        ['Fig. 6', 'Fig. 7', 'Table II', 'Experiment others']
     """
-    for prefix, shown in (("fig", "Fig. "), ("table", "Table ")):
-        number = figure.name.removeprefix(prefix)
-        if number.isdigit():
-            return shown + number
-    return f"Experiment {figure.name}"
+    found = re.fullmatch(r"(fig|table)(\d+)[a-z]?", figure.name)
+    if not found:
+        return f"Experiment {figure.name}"
+    return f"Fig. {found[2]}" if found[1] == "fig" else f"Table {'I' * int(found[2])}"
 
 
 def _item(claim: Mapping[str, Any]) -> str:
@@ -145,11 +144,16 @@ def _item(claim: Mapping[str, Any]) -> str:
     notes = [f"{claim['where']}, {claim['kind']}"]
     notes += [f"set-up: {claim['setup']}"] if claim["setup"] else []
     notes += [f"reason: {claim['reason']}"] if claim["reason"] else []
-    small = "".join(f"<small>{html.escape(note)}</small>" for note in notes)
+    small = "".join(f"<small>{_linked(html.escape(note))}</small>" for note in notes)
     return (
         f"<li>{_badge(claim['verdict'], factor)}{html.escape(claim['claim'])}<br>"
         f"theirs: {html.escape(claim['theirs'])}; ours: {ours}{small}</li>"
     )
+
+
+def _linked(text: str) -> str:
+    """A text with links from the names of experiments to their sections."""
+    return re.sub(r"experiment (paper\d-[a-z]+)", r"experiment <a href='#\1'>\1</a>", text)
 
 
 def _badge(verdict: str, factor: str = "") -> str:

@@ -7,7 +7,7 @@ Alg. 1 prints "at least". Ties are random.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import product
 
 import numpy as np
@@ -38,6 +38,7 @@ AVERAGE, MAXIMUM = "mean_degree", "max_degree"
 GM, LOW, MINMAX, CD, CD1, CD2 = (
     {"algorithm": name} for name in ("gm", "low-oda", "minmax-oda", "cd-oda", "cd-oda-1", "cd-oda-2")
 )
+PRINTED = {"algorithm": "low-oda (>=)"}
 STARS = ("cd-oda", "cd-oda-1", "cd-oda-2")
 RULE = "Low-ODA with > (text of section III), ties at random"
 
@@ -82,20 +83,24 @@ def _better(column: str, low: dict[str, str], high: dict[str, str], text: str) -
         text,
         order(column, low, high, ("nodes", "seed")),
         setup=RULE,
-        reason=_by_point(column),
+        reason=_by_rule(column),
+        experiment="paper2-ties",
     )
 
 
-def _by_point(column: str) -> Reason:
-    """The means of the three algorithms at the first and the last point."""
+def _by_rule(column: str) -> Reason:
+    """Low-ODA's mean less MinMax-ODA's, by the number of nodes, for each rule and each way to break ties."""
 
     def text(rows: FigureRows) -> str:
-        ends = [rows.points("nodes")[at][0] for at in (0, -1)]
         parts = []
-        for n in ends:
-            means = [plain(rows.mean(column, nodes=n, **one)) for one in (GM, LOW, MINMAX)]
-            parts.append(f"at {n} nodes GM {means[0]}, Low-ODA {means[1]}, MinMax-ODA {means[2]}")
-        return "; ".join(parts)
+        for (ties,), (rule, one) in product(rows.points("ties"), ((">", LOW), (">=", PRINTED))):
+            found = rows.where(ties=ties)
+            gaps = [
+                f"{n} nodes {found.mean(column, nodes=n, **one) - found.mean(column, nodes=n, **MINMAX):+.2f}"
+                for (n,) in found.points("nodes")
+            ]
+            parts.append(f"{rule}, ties {ties}: {', '.join(gaps)}")
+        return "Low-ODA's less MinMax-ODA's by the number of nodes, with " + "; with ".join(parts)
 
     return text
 
@@ -142,16 +147,19 @@ def _by_k(quick: bool) -> list[Case]:
 
 def _run_k(case: Case) -> list[Row]:
     wanted = _wanted(case, case["seed"])
-    printed = _row(case | {"strict": False}, wanted, "low-oda") | {"algorithm": "low-oda (>=)"}
+    printed = _row(case | {"strict": False}, wanted, "low-oda") | PRINTED
     others = [_row(case, wanted, name) for name in ("gm", "minmax-oda")]
     return [_row(case, wanted, "low-oda"), printed, *others]
 
 
-def _printed(column: str, k: int) -> Reason:
-    """The value with the printed rule."""
+def _each_k(column: str) -> Reason:
+    """The means for each k, with both rules."""
+
+    def means(rows: FigureRows, algorithm: str) -> str:
+        return ", ".join(plain(rows.mean(column, k=k, algorithm=algorithm)) for (k,) in rows.points("k"))
+
     return lambda rows: (
-        f"with >= as printed {plain(rows.mean(column, k=k, algorithm='low-oda (>=)'))}, with > "
-        f"{plain(rows.mean(column, k=k, **LOW))}"
+        f"for k = 1 to 8 with > {means(rows, 'low-oda')}; with >= as printed {means(rows, 'low-oda (>=)')}"
     )
 
 
@@ -163,7 +171,7 @@ def _as(column: str, what: str, k: int, name: str, other: dict[str, str]) -> Cla
         lambda rows: order(column, other, LOW, ("seed",))(rows.where(k=k)),
         relation="alike",
         setup=RULE,
-        reason=_printed(column, k),
+        reason=_each_k(column),
     )
 
 
@@ -186,7 +194,7 @@ def _k_figure(name: str, column: str, what: str, sign: int, shares: str | None) 
                 f"the {what} degree {moves} as k rises from 1 to 8",
                 trend(column, "k", sign, ("seed",), **LOW),
                 setup=RULE,
-                reason=_printed(column, 8),
+                reason=_each_k(column),
             ),
             _as(column, what, 1, "GM", GM),
             _as(column, what, 8, "MinMax-ODA", MINMAX),
@@ -230,6 +238,19 @@ def _worst(rows: FigureRows, one: dict[str, str], draw: str) -> float:
     )
 
 
+def _by_ties(rows: FigureRows, ours: Callable[[FigureRows], float]) -> str:
+    """A number on the same draws for all algorithms, for each way to break ties and each size."""
+    parts = []
+    for (ties,) in rows.points("ties"):
+        found = rows.where(ties=ties)
+        sizes = ", ".join(f"{size} {plain(ours(found.where(size=size)))}" for (size,) in found.points("size"))
+        parts.append(f"ties {ties} {plain(ours(found))}, by topics per node: {sizes}")
+    return (
+        "neither the draws nor how ties are broken explain it, and no other reason is known; on the same "
+        "draws for all algorithms: " + "; ".join(parts)
+    )
+
+
 def _edges(name: str, algorithm: dict[str, str], theirs: float) -> Claim:
     return Claim(
         BOUND,
@@ -238,7 +259,8 @@ def _edges(name: str, algorithm: dict[str, str], theirs: float) -> Claim:
         lambda rows: _worst(rows, algorithm, "own"),
         theirs,
         "at most",
-        reason=lambda rows: f"on the same draws for all algorithms {plain(_worst(rows, algorithm, 'same'))}",
+        reason=lambda rows: _by_ties(rows, lambda found: _worst(found, algorithm, "same")),
+        experiment="paper2-stars",
         setup="a draw of its own for each algorithm, ties at random",
     )
 
@@ -250,15 +272,8 @@ def _over(name: str, other: dict[str, str], theirs: float) -> Claim:
         f"by which share CD-ODA-II's degree is below {name}'s, mean over the sizes",
         lambda rows: 1 - rows.where(**OWN).ratio(AVERAGE, CD2, other, "size"),
         theirs,
-        reason=lambda rows: (
-            "by topics per node: "
-            + ", ".join(
-                f"{size} {plain(1 - rows.where(size=size, **OWN).ratio(AVERAGE, CD2, other, 'size'))}"
-                for (size,) in rows.points("size")
-            )
-            + "; on the same draws "
-            + plain(1 - rows.where(draw="same").ratio(AVERAGE, CD2, other, "size"))
-        ),
+        reason=lambda rows: _by_ties(rows, lambda found: 1 - found.ratio(AVERAGE, CD2, other, "size")),
+        experiment="paper2-stars",
         setup="a draw of its own for each algorithm, ties at random",
     )
 
@@ -309,6 +324,62 @@ FIG5 = Figure(
             "at most",
         ),
     ),
+)
+
+
+# Ties, and the rule of Low-ODA: experiments that test reasons
+
+
+def _tie_cases(quick: bool) -> list[Case]:
+    nodes, seeds = ((100, 200), 3) if quick else ((100, 400, 700, 1000), 20)
+    return [
+        _case(seed, n) | {"ties": ties}
+        for ties, n, seed in product(("random", "smallest"), nodes, range(seeds))
+    ]
+
+
+def _run_ties(case: Case) -> list[Row]:
+    wanted = _wanted(case, case["seed"])
+    printed = _row(case | {"strict": False}, wanted, "low-oda", case["ties"]) | PRINTED
+    return [*(_row(case, wanted, name, case["ties"]) for name in ("gm", "minmax-oda", "low-oda")), printed]
+
+
+TIES = Figure(
+    2,
+    "ties",
+    "Maximum and average degree by how ties are broken, and by Low-ODA's rule, > or >=",
+    "nodes",
+    "nodes",
+    ("algorithm", "ties"),
+    (Panel(MAXIMUM, "maximum node degree"), Panel(AVERAGE, "average node degree")),
+    _tie_cases,
+    _run_ties,
+)
+
+
+def _star_cases(quick: bool) -> list[Case]:
+    sizes, seeds = ((10, 50), 5) if quick else (range(10, 51, 10), 50)
+    return [
+        _case(seed, 100, size, "unif") | {"ties": ties}
+        for ties, size, seed in product(("random", "smallest"), sizes, range(seeds))
+    ]
+
+
+def _run_star_ties(case: Case) -> list[Row]:
+    wanted = _wanted(case, case["seed"])
+    return [_row(case, wanted, name, case["ties"]) | {"draw": "same"} for name in ("gm", *STARS)]
+
+
+STAR_TIES = Figure(
+    2,
+    "stars",
+    "Average degree at diameter 2 by how ties are broken, on the same draws for all algorithms",
+    "size",
+    "topics per node",
+    ("algorithm", "ties"),
+    (Panel(AVERAGE, "average node degree"),),
+    _star_cases,
+    _run_star_ties,
 )
 
 
@@ -425,4 +496,4 @@ BOUNDS = Figure(
     ),
 )
 
-FIGURES = (FIG1, FIG2, FIG3, FIG4, FIG5, BOUNDS)
+FIGURES = (FIG1, FIG2, FIG3, FIG4, FIG5, BOUNDS, TIES, STAR_TIES)

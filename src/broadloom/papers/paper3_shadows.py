@@ -40,6 +40,8 @@ DEGREES = (Panel("max_degree", "maximum node degree"), Panel("mean_degree", "ave
 REBUILDS = 100  # rounds with a Low-ODA from scratch; all rounds if there are fewer
 SHADOW, NAIVE, FRESH = ({"algorithm": name} for name in ("shadow", "naive", "low-oda"))
 GREEDY, PRIMAL_DUAL, PRINTED = "greedy", "primal-dual", "primal-dual-printed"
+UNWEIGHTED = "greedy-unweighted"
+COVERS = "paper3-covers"
 
 
 def _case(seed: int, quick: bool, popularity: str = "unif", **more: Any) -> Case:
@@ -111,30 +113,40 @@ def _linear(column: str) -> Callable[[FigureRows], Measured]:
     return ours
 
 
-def _by_rule(column: Callable[[list[float]], float]) -> Callable[[FigureRows], str]:
-    """A number of the primaries by each rule for backups and each law of sizes."""
+def _by_rule(column: Callable[[list[float]], float], kind: str) -> Callable[[FigureRows], str]:
+    """A number of the primaries by each rule for backups of a kind and each law of sizes."""
 
     def text(rows: FigureRows) -> str:
         parts = []
-        for rule, law in rows.points("algorithm", "law"):
+        for rule, law in _rules_of(rows, kind):
             per_seed = [
                 column(rows.values("primaries", algorithm=rule, law=law, seed=seed))
                 for (seed,) in rows.points("seed")
             ]
             parts.append(f"{rule}, {law} sizes {plain(float(np.mean(per_seed)))}")
-        return "; ".join(parts)
+        return "by rule and law of sizes: " + "; ".join(parts)
 
     return text
 
 
-def _of_primaries(
-    text: str, theirs: float, ours: Callable[[list[float]], float], kind: str = NUMBER
-) -> Claim:
+def _rules_of(rows: FigureRows, kind: str) -> list[tuple[Any, ...]]:
+    """The rules for backups of a kind, greedy or primal-dual, each with each law of sizes."""
+    return [(rule, law) for rule, law in rows.points("algorithm", "law") if rule.startswith(kind)]
+
+
+def _of_primaries(kind: str, text: str, theirs: float, ours: Callable[[list[float]], float]) -> Claim:
     def mean(rows: FigureRows) -> float:
         return float(np.mean([ours(rows.values("primaries", seed=seed)) for (seed,) in rows.points("seed")]))
 
     return Claim(
-        kind, "VI-A", text, mean, theirs, reason=_by_rule(ours), experiment="paper3-rules", at_full_size=True
+        NUMBER,
+        "VI-A",
+        f"{text}, {kind}",
+        mean,
+        theirs,
+        reason=_by_rule(ours, kind),
+        experiment="paper3-rules",
+        at_full_size=True,
     )
 
 
@@ -160,7 +172,7 @@ def _backup_figure(name: str, backups: str, share: float, *more: Claim) -> Figur
                 f"mean number of backups over the number of nodes, {backups}",
                 lambda rows: rows.mean("backups_of") / rows.mean("nodes"),
                 share,
-                reason=_backups_by_coverage,
+                reason=_backups_by_rule(backups),
                 experiment="paper3-rules",
                 at_full_size=True,
             ),
@@ -175,26 +187,31 @@ def _backup_figure(name: str, backups: str, share: float, *more: Claim) -> Figur
     )
 
 
-def _backups_by_coverage(rows: FigureRows) -> str:
+def _backups_by_rule(kind: str) -> Reason:
     """The share of backups by rule and law."""
-    return "; ".join(
-        f"{rule}, {law} sizes {plain(rows.mean('backups_of', algorithm=rule, law=law) / rows.mean('nodes'))}"
-        for rule, law in rows.points("algorithm", "law")
-    )
+
+    def text(rows: FigureRows) -> str:
+        nodes = rows.mean("nodes")
+        return "by rule and law of sizes: " + "; ".join(
+            f"{rule}, {law} sizes {plain(rows.mean('backups_of', algorithm=rule, law=law) / nodes)}"
+            for rule, law in _rules_of(rows, kind)
+        )
+
+    return text
 
 
 FIG2 = _backup_figure(
     "fig2",
     GREEDY,
     0.011,
-    _of_primaries("share of the nodes with fewer than 5 primaries, greedy", 0.429, _below_5),
+    _of_primaries(GREEDY, "share of the nodes with fewer than 5 primaries", 0.429, _below_5),
 )
 FIG3 = _backup_figure(
     "fig3",
     PRIMAL_DUAL,
     0.028,
-    _of_primaries("the fewest primaries of a node, primal-dual", 21, min),
-    _of_primaries("the most primaries of a node, primal-dual", 59, max),
+    _of_primaries(PRIMAL_DUAL, "the fewest primaries of a node", 21, min),
+    _of_primaries(PRIMAL_DUAL, "the most primaries of a node", 59, max),
     Claim(
         TREND,
         "VI-A",
@@ -209,7 +226,8 @@ FIG3 = _backup_figure(
 
 
 def _rule_cases(quick: bool) -> list[Case]:
-    every = product((GREEDY, PRIMAL_DUAL, PRINTED), ("power", "uniform"), range(1 if quick else 3))
+    rules = (GREEDY, PRIMAL_DUAL, PRINTED, UNWEIGHTED)
+    every = product(rules, ("power", "uniform"), range(1 if quick else 3))
     return [_case(seed, quick, backups=rule, law=law) for rule, law, seed in every]
 
 
@@ -233,7 +251,8 @@ def _at_end(ours: Ours) -> Ours:
 RULES = Figure(
     3,
     "rules",
-    "Primaries by the rule for backups (line 8 of Alg. 12 both ways) and the law of subscription sizes",
+    "Primaries by the rule for backups (line 8 of Alg. 12 both ways, Alg. 11 also with equal weights), and "
+    "by the law of subscription sizes",
     "topics",
     "topics of the node",
     ("algorithm", "law"),
@@ -255,10 +274,18 @@ RULES = Figure(
                 _printed(ours),
                 theirs,
                 setup="line 8 as printed: weight(u) > 0",
-                reason=_by_rule(ours),
+                reason=_by_rule(ours, PRIMAL_DUAL),
                 at_full_size=True,
             )
             for what, theirs, ours in (("fewest", 21, min), ("most", 59, max))
+        ),
+        Claim(
+            TREND,
+            "VI-A",
+            "primaries rise linearly with the size of a subscription, primal-dual with line 8 as printed",
+            lambda rows: _linear("primaries")(rows.where(algorithm=PRINTED, law="power")),
+            setup="line 8 as printed: weight(u) > 0",
+            at_full_size=True,
         ),
     ),
 )
@@ -297,6 +324,18 @@ def _churn_seeds(quick: bool) -> range:
     return range(2 if quick else 5)
 
 
+def _of_covers(column: str) -> Reason:
+    """A degree after the last round, if greedy covers ignore the weights of nodes."""
+    return lambda rows: (
+        "Alg. 11 as printed divides a node's links and primaries by the topics that it covers, which spreads "
+        "the primaries; greedy-unweighted has equal weights: "
+        + ", ".join(
+            f"{rule} {plain(_last(rows, column, backups=rule))}" for (rule,) in rows.points("backups")
+        )
+        + f" after {rows.largest('round'):,} rounds"
+    )
+
+
 FIG4 = Figure(
     3,
     "fig4",
@@ -316,14 +355,8 @@ FIG4 = Figure(
             "maximum degree after 1000 rounds, greedy backups",
             lambda rows: rows.mean("max_degree", round=1000, backups=GREEDY),
             84,
-            reason=lambda rows: (
-                "seeds from "
-                + " to ".join(
-                    plain(f(rows.values("max_degree", round=1000, backups=GREEDY))) for f in (min, max)
-                )
-                + "; the reason for the paper's 84 is not known: its greedy primaries are skewed (42.9 % of "
-                "the nodes have fewer than 5), ours are not, see Fig. 2"
-            ),
+            reason=_of_covers("max_degree"),
+            experiment=COVERS,
             at_full_size=True,
         ),
         *(
@@ -332,6 +365,8 @@ FIG4 = Figure(
                 "VI-A",
                 f"after the last round greedy backups have a higher {what} degree than primal-dual ones",
                 _at_end(order(column, {"backups": PRIMAL_DUAL}, {"backups": GREEDY}, ("seed",))),
+                reason=_of_covers(column),
+                experiment=COVERS,
             )
             for what, column in (("maximum", "max_degree"), ("average", "mean_degree"))
         ),
@@ -349,6 +384,32 @@ FIG4 = Figure(
 )
 
 
+def _growth(rows: FigureRows, column: str) -> FigureRows:
+    """One row per coverage factor and seed: by how much a degree grows from the first to the last round."""
+    ends = [found[0] for found in (rows.points("round")[0], rows.points("round")[-1])]
+    found = []
+    for coverage, seed in rows.points("coverage", "seed"):
+        first, last = (rows.mean(column, coverage=coverage, seed=seed, round=at) for at in ends)
+        found.append({"coverage": coverage, "seed": seed, "growth": last - first})
+    return FigureRows(tuple(found))
+
+
+def _grows_less(what: str, column: str) -> Claim:
+    def by_coverage(rows: FigureRows) -> str:
+        found = _growth(rows, column)
+        return "not known; by coverage: " + ", ".join(
+            f"{c} {plain(found.mean('growth', coverage=c))}" for (c,) in found.points("coverage")
+        )
+
+    return Claim(
+        TREND,
+        "VI-B",
+        f"the growth of the {what} degree under churn falls with the coverage factor",
+        lambda rows: trend("growth", "coverage", -1, ("seed",))(_growth(rows, column)),
+        reason=by_coverage,
+    )
+
+
 def _covered(coverage: int, theirs: float) -> Claim:
     return Claim(
         NUMBER,
@@ -357,7 +418,7 @@ def _covered(coverage: int, theirs: float) -> Claim:
         lambda rows: rows.mean("max_degree", round=1000, coverage=coverage),
         theirs,
         reason=lambda rows: (
-            "seeds from "
+            "not known; seeds from "
             + " to ".join(
                 plain(f(rows.values("max_degree", round=1000, coverage=coverage))) for f in (min, max)
             )
@@ -389,7 +450,7 @@ FIG5 = Figure(
                 rows.where(round=rows.largest("round"))
             ),
             reason=lambda rows: (
-                "average degree: "
+                "not known; the average degree does fall: "
                 + ", ".join(f"{c} {plain(_last(rows, 'mean_degree', coverage=c))}" for c in (1, 2, 3, 4))
             ),
         ),
@@ -401,6 +462,7 @@ FIG5 = Figure(
                 rows.where(round=rows.largest("round"))
             ),
         ),
+        *map(_grows_less, ("maximum", "average"), ("max_degree", "mean_degree")),
         Claim(
             ORDER,
             "VI-B",
@@ -530,8 +592,11 @@ TIES = "paper3-ties"
 
 
 def _by_ties(column: str, **which: str) -> Reason:
-    return lambda rows: "; ".join(
-        f"ties {ties} {plain(rows.mean(column, ties=ties, **which))}" for (ties,) in rows.points("ties")
+    return lambda rows: (
+        "how ties are broken does not explain it, and no other reason is known: "
+        + "; ".join(
+            f"ties {ties} {plain(rows.mean(column, ties=ties, **which))}" for (ties,) in rows.points("ties")
+        )
     )
 
 
@@ -585,6 +650,31 @@ def _reached(number: int, theirs: float) -> Claim:
     )
 
 
+def _steady(name: str, one: dict[str, str]) -> Claim:
+    def ours(rows: FigureRows) -> float | Measured:
+        first, last = ({"round": rows.points("round")[at][0]} for at in (0, -1))
+        return order("mean_degree", first, last, ("popularity", "seed"), **one)(rows)
+
+    def by_popularity(rows: FigureRows) -> str:
+        ends = [rows.points("round")[at][0] for at in (0, -1)]
+        parts = []
+        for (popularity,) in rows.points("popularity"):
+            first, last = (
+                plain(rows.mean("mean_degree", popularity=popularity, round=at, **one)) for at in ends
+            )
+            parts.append(f"{popularity} from {first} to {last}")
+        return "by popularity: " + ", ".join(parts)
+
+    return Claim(
+        ORDER,
+        "VI-C",
+        f"the average degree of {name} does not degrade significantly under churn",
+        ours,
+        relation="alike",
+        reason=by_popularity,
+    )
+
+
 FIG6 = Figure(
     3,
     "fig6",
@@ -600,6 +690,19 @@ FIG6 = Figure(
         _drift("mean_degree", 0.798),
         _reached(1, 13),
         _reached(1000, 22),
+        Claim(
+            NUMBER,
+            "VI-C",
+            "the rise of the shadow's maximum degree per round (printed: from 13 to 22, a rate of 0.9 %)",
+            lambda rows: (
+                (rows.mean("max_degree", round=1000, **SHADOW) - rows.mean("max_degree", round=1, **SHADOW))
+                / 1000
+            ),
+            0.009,
+            reason=_by_popularity("max_degree", round=1000, **SHADOW),  # type: ignore[arg-type]
+            at_full_size=True,
+        ),
+        *map(_steady, ("shadow", "naive"), (SHADOW, NAIVE)),
         *(
             Claim(
                 ORDER,
@@ -722,6 +825,22 @@ FIG8 = Figure(
 )
 
 
+COVERS_FIGURE = Figure(
+    3,
+    "covers",
+    "Degrees under churn if greedy covers ignore the weights of nodes",
+    "round",
+    "round of churn",
+    ("backups",),
+    DEGREES,
+    lambda quick: [
+        _case(s, quick, backups=b, coverage=3)
+        for b, s in product((GREEDY, PRIMAL_DUAL, UNWEIGHTED), range(2 if quick else 3))
+    ],
+    _run_churn,
+)
+
+
 def _tie_cases(quick: bool) -> list[Case]:
     every = product(("smallest", "random"), range(1 if quick else 3))
     return [_case(seed, quick, rebuilds=REBUILDS, ties=ties) for ties, seed in every]
@@ -739,4 +858,4 @@ TIES_FIGURE = Figure(
     lambda case: _rebuilt(case, case["ties"]),
 )
 
-FIGURES = (FIG2, FIG3, FIG4, FIG5, FIG6, FIG7, FIG8, RULES, TIES_FIGURE)
+FIGURES = (FIG2, FIG3, FIG4, FIG5, FIG6, FIG7, FIG8, RULES, COVERS_FIGURE, TIES_FIGURE)

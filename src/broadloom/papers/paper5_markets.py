@@ -39,7 +39,7 @@ from broadloom.workload import market
 
 ALGORITHMS = ("greedy-packing", "clustering", "steiner-mixing")
 PER_PUBLISHER = "steiner-mixing (publisher)"
-REDUCTION = (Panel("reduction", "cost reduction ratio (random assignment = 1)"),)
+REDUCTION = (Panel("reduction", "cost reduction ratio (random = 1)"),)
 MIXING, CLUSTERING, PACKING = ({"algorithm": n} for n in ("steiner-mixing", "clustering", "greedy-packing"))
 RANDOM = {"algorithm": "random"}
 NEEDS = "the paper's prices and subscriptions would be needed; "
@@ -73,6 +73,8 @@ def _compare(case: Case) -> list[Row]:
     runs.append((PER_PUBLISHER, "steiner-mixing", {"trees": "publisher"}))
     if case.get("ours"):
         runs.append(("broadloom", "broadloom", {}))
+    if case.get("prepared"):  # what problems compute once must not count as the time of the first algorithm
+        assign(problem, "random", core=case["core"])
     rows = []
     random_cost = None
     for name, algorithm, options in runs:
@@ -104,7 +106,8 @@ def _by_ratio(quick: bool) -> list[Case]:
 
 
 def _once(quick: bool) -> list[Case]:
-    return [_case(seed, 1000 if quick else 10_000, ours=True) for seed in range(2 if quick else 5)]
+    users = 1000 if quick else 10_000
+    return [_case(seed, users, ours=True, prepared=True) for seed in range(2 if quick else 5)]
 
 
 SETTINGS = "paper5-settings"
@@ -121,8 +124,8 @@ def _each_setting(low: dict[str, str], high: dict[str, str]) -> Reason:
             )
             total += 1
             if isinstance(found, Measured) and found.value > found.margin:
-                holding.append(f"{width} {core} {access} {share}")
-        listed = f": {', '.join(holding)}" if holding else ""
+                holding.append(f"{width}, {core}, {access} prices, {share} users per broker")
+        listed = f": {'; '.join(holding)}" if holding else ""
         return f"{NEEDS}the order holds in {len(holding)} of {total} settings{listed}"
 
     return text
@@ -337,12 +340,33 @@ SETTINGS_FIGURE = Figure(
     5,
     "settings",
     "Cost reduction in settings that the paper leaves open: widths, core, access prices, users per broker",
-    "users_per_broker",
-    "users per broker",
-    ("algorithm", "core", "access"),
+    "core",
+    "core (mean of all other settings)",
+    ("algorithm",),
     REDUCTION,
     _settings,
     _run,
+    tuple(
+        Claim(
+            ORDER,
+            "VI-B",
+            f"{name} reduces the cost more than {other}, mean of all settings",
+            order(
+                "reduction",
+                low,
+                high,
+                ("subscriptions", "core", "access", "users_per_broker", "seed"),
+            ),
+            otherwise=NOT_COMPARABLE,
+            reason=_each_setting(low, high),
+            setup="settings that the paper leaves open: widths, core, access prices, users per broker",
+        )
+        for name, other, high, low in (
+            ("Steiner mixing", "clustering", MIXING, CLUSTERING),
+            ("Steiner mixing", "greedy packing", MIXING, PACKING),
+            ("clustering", "greedy packing", CLUSTERING, PACKING),
+        )
+    ),
 )
 
 FIGURES = (FIG9, FIG10, TABLE1, SETTINGS_FIGURE)

@@ -1,0 +1,397 @@
+"""Paper 4, Fig. 10 and 11: filter complexity and running time; sizes of samples, and other results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom.assignment import assign
+from broadloom.model import AssignmentProblem
+from broadloom.papers.figures import (
+    BOUND,
+    NOT_COMPARABLE,
+    NUMBER,
+    ORDER,
+    TIME,
+    TREND,
+    Case,
+    Claim,
+    Figure,
+    FigureRows,
+    Measured,
+    Ours,
+    Panel,
+    Row,
+    order,
+    plain,
+    trend,
+)
+from broadloom.papers.paper4_assignment import (
+    BALANCE,
+    GR,
+    GR_STAR,
+    LIMITED,
+    PRINTED,
+    PRINTED_SLP,
+    PRINTED_SLP1,
+    PRINTED_TREE,
+    REPORT,
+    THREE,
+    TREE_SETUP,
+    _case,
+    _curve,
+    _measured,
+    _problem,
+    _run,
+)
+
+# Fig. 10 and 11: filter complexity, running time
+
+
+def _of_alphas(quick: bool) -> list[Case]:
+    alphas = (1, 3, 5) if quick else range(1, 9)
+    return [_case("1HH", s, quick, alpha=alpha) for alpha, s in product(alphas, range(1 if quick else 3))]
+
+
+def _run_alpha(case: Case) -> list[Row]:
+    problem = _problem(case).replace(alpha=case["alpha"])
+    return [_measured(case, problem, name) for name in (PRINTED_SLP1, "gr*", "gr")]
+
+
+def _at_alpha(rows: FigureRows, low: bool) -> float:
+    found = [a for (a,) in rows.points("alpha") if (a <= 2) == low]
+    return float(
+        np.mean(
+            [
+                rows.mean("bandwidth", alpha=a, **PRINTED) / rows.mean("bandwidth", alpha=a, **GR_STAR)
+                for a in found
+            ]
+        )
+    )
+
+
+def _diminishing(one: dict[str, str]) -> Ours:
+    """How much more bandwidth a further rectangle saves up to 3 rectangles than above, on average."""
+
+    def ours(rows: FigureRows) -> Measured:
+        alphas = (1, 3, rows.largest("alpha"))
+        at = np.log([rows.mean("bandwidth", alpha=a, **one) for a in alphas])
+        saved = 1 - np.exp(np.diff(at) / np.diff(alphas))
+        return Measured(float(saved[0] - saved[1]), text=f"{saved[0]:.1%} and {saved[1]:.1%} per rectangle")
+
+    return ours
+
+
+FIG10 = Figure(
+    4,
+    "fig10",
+    "Bandwidth over the number of rectangles in a filter",
+    "alpha",
+    "rectangles per filter",
+    ("algorithm",),
+    (THREE[0],),
+    _of_alphas,
+    _run_alpha,
+    (
+        *(
+            Claim(
+                TREND,
+                "VI",
+                f"bandwidth falls with the number of rectangles, {name}",
+                trend("bandwidth", "alpha", -1, ("seed",), **one),
+                setup=setup,
+            )
+            for name, one, setup in (
+                ("Gr*", GR_STAR, ""),
+                ("Gr", GR, ""),
+                ("SLP1", PRINTED, LIMITED),
+            )
+        ),
+        Claim(
+            ORDER,
+            "VI",
+            "with one or two rectangles SLP1 loses more against Gr* than with more",
+            lambda rows: Measured(
+                _at_alpha(rows, True) / _at_alpha(rows, False) - 1,
+                text=f"{plain(_at_alpha(rows, True))} and {plain(_at_alpha(rows, False))} times Gr*'s",
+            ),
+            setup=LIMITED,
+        ),
+        *(
+            Claim(
+                ORDER,
+                "VI",
+                f"more than 3 rectangles have a diminishing effect, {name}: a further one saves less "
+                "bandwidth above 3 than up to 3",
+                _diminishing(one),
+                setup=setup,
+            )
+            for name, one, setup in (("Gr*", GR_STAR, ""), ("Gr", GR, ""), ("SLP1", PRINTED, LIMITED))
+        ),
+    ),
+)
+
+
+def _of_sizes(quick: bool) -> list[Case]:
+    """A tree of brokers, and half as many brokers in one level, for all sizes."""
+    sizes = (1000, 2000, 4000) if quick else (100_000, 250_000, 500_000, 1_000_000)
+    brokers = 40 if quick else 200
+    tree = [
+        {"set": "1HH", "seed": 0, "subscribers": m, "brokers": brokers, "latency": "loose"} for m in sizes
+    ]
+    return tree + [{"set": "1HH", "seed": 0, "subscribers": m, "brokers": brokers // 2} for m in sizes]
+
+
+def _run_size(case: Case) -> list[Row]:
+    if "latency" not in case:
+        return _run(case, PRINTED_SLP1)
+    problem = _problem(case, levels=2, latency=case["latency"])
+    return [_measured(case, problem, PRINTED_SLP, levels=2)]
+
+
+def _hours(text: str, algorithm: str, theirs: float) -> Claim:
+    return Claim(
+        TIME,
+        "VI",
+        f"hours of {text}",
+        lambda rows: rows.mean("seconds", algorithm=algorithm, subscribers=1_000_000) / 3600,
+        theirs,
+        setup=f"{LIMITED}; another machine and another solver",
+        at_full_size=True,
+    )
+
+
+FIG11 = Figure(
+    4,
+    "fig11",
+    "Seconds of SLP over the number of subscribers",
+    "subscribers",
+    "subscribers",
+    ("algorithm",),
+    (Panel("seconds", "CPU seconds"),),
+    _of_sizes,
+    _run_size,
+    (
+        _hours("SLP at a million subscribers and 200 brokers", PRINTED_SLP, 4),
+        _hours("SLP1 at a million subscribers and 100 brokers in one level", PRINTED_SLP1, 23),
+        Claim(
+            TREND,
+            "VI",
+            "the time rises with the number of subscribers",
+            trend("seconds", "subscribers", 1, ("seed",), **PRINTED_TREE),
+            setup=TREE_SETUP,
+        ),
+        Claim(
+            ORDER,
+            "VI",
+            "at the most subscribers SLP in a tree is faster than SLP1 in one level",
+            lambda rows: order("seconds", PRINTED_TREE, PRINTED, ("seed",))(
+                rows.where(subscribers=rows.largest("subscribers"))
+            ),
+            reason=lambda rows: (
+                "by subscribers, seconds in a tree and in one level: "
+                + ", ".join(
+                    f"{m:,} {plain(rows.mean('seconds', subscribers=m, **PRINTED_TREE))} and "
+                    + plain(rows.mean("seconds", subscribers=m, **PRINTED))
+                    for (m,) in rows.points("subscribers")
+                )
+                + "; the sample of the linear program does not grow with the subscribers, and in a tree the "
+                "steps that read all of them run on every level"
+            ),
+            setup=TREE_SETUP,
+        ),
+    ),
+)
+
+
+# The fractional value, and the subscribers outside the filters, as the sample grows
+
+
+def _of_samples(quick: bool) -> list[Case]:
+    samples = (4, 8, 16, 32) if quick else (4, 16, 64, 256, 1024)
+    return [_case("1HH", 0, quick, sample=g) for g in samples]
+
+
+def _run_fractional(case: Case) -> list[Row]:
+    problem = _problem(case)
+    star = assign(problem, "gr*", case["seed"]).metrics()["bandwidth"]
+    row = _measured(case, problem, PRINTED_SLP1, size=case["sample"], passes=1)
+    over = None if row["fractional"] is None else row["fractional"] / star
+    return [row | {"gr_star": star, "over_gr_star": over}]
+
+
+FRACTIONAL = Figure(
+    4,
+    "fractional",
+    "SLP1 after one linear program, as the sample grows, (IS:H, BI:H)",
+    "sample",
+    "g; the sample has 10 g ln g subscribers, and 10 per broker for loads",
+    ("algorithm",),
+    (
+        Panel("over_gr_star", "fractional value over Gr*'s bandwidth"),
+        Panel("unplaced", "subscribers without a broker that covers them"),
+    ),
+    _of_samples,
+    _run_fractional,
+    (
+        Claim(
+            NUMBER,
+            "Table I",
+            "the fractional value over Gr*'s bandwidth with the largest sample, set 1HH",
+            lambda rows: rows.mean("over_gr_star", sample=rows.largest("sample")),
+            1.29e9 / 2.39e9,
+            otherwise=NOT_COMPARABLE,
+            reason=_curve,
+        ),
+    ),
+)
+
+
+# Other results: constraints and parameters whose results are in the technical report
+
+VARIED = {
+    "loads": ("subscribers per broker in S_b", "load_sample", (5, 10, 20, 40)),
+    "clusters": ("super-subscriptions per broker", "clusters", (2, 5, 10)),
+    "threshold": ("the threshold of trees", "threshold", (0.0, 0.1, 0.2, 0.3, 0.5)),
+    "last hop": ("the bound on latency", "", (0, 1)),
+    "even brokers": ("the distribution of brokers in the network space", "", (0, 1)),
+}
+
+
+def _of_others(quick: bool) -> list[Case]:
+    every = [(name, value) for name, (_, _, values) in VARIED.items() for value in values]
+    return [
+        _case("1HH", 0, quick, varied=name, value=value, **({} if VARIED[name][1] else {"least": True}))
+        if name != "threshold"
+        else _case("1HH", 0, quick, 200, varied=name, value=value, latency=latency)
+        for name, value in every
+        for latency in (("tight", "loose") if name == "threshold" else ("",))
+    ]
+
+
+def _run_other(case: Case) -> list[Row]:
+    """SLP (or SLP1) and Gr* with one parameter changed; the row has the bandwidth over Gr*'s."""
+    name, value = case["varied"], case["value"]
+    levels = 2 if name == "threshold" else 1
+    problem = _problem(case, levels=2, latency=case["latency"]) if levels == 2 else _problem(case)
+    if name == "last hop" and value:
+        problem = bounded_last_hop(problem)
+    if name == "even brokers" and value:
+        problem = evenly_spread(problem, case["seed"])
+    options = {VARIED[name][1]: value} if VARIED[name][1] else {}
+    rows = [
+        _measured(case, problem, "gr*", levels),
+        _measured(case, problem, PRINTED_SLP if levels == 2 else PRINTED_SLP1, levels, **options),
+    ]
+    if "least" in case:
+        rows.append(_measured(case, problem, "balance", levels))
+    return [row | {"over_gr_star": row["bandwidth"] / rows[0]["bandwidth"]} for row in rows]
+
+
+def evenly_spread(problem: AssignmentProblem, seed: int) -> AssignmentProblem:
+    """A problem of one level whose brokers are anywhere in the bounding box of the subscribers."""
+    low, high = (extreme(problem.subscriber_place, axis=0) for extreme in (np.min, np.max))
+    places = np.random.default_rng(seed).uniform(low, high, problem.broker_place.shape)
+    return problem.replace(broker_place=places)
+
+
+def bounded_last_hop(problem: AssignmentProblem) -> AssignmentProblem:
+    """A problem of one level that bounds the last hop, not the path: `1 + max_delay` times the shortest hop.
+
+    The publisher is moved so far away, along an axis of its own, that all brokers are equally far from it.
+    """
+    away = 1e6 * float(np.ptp(np.vstack((problem.broker_place, problem.subscriber_place)), axis=0).max())
+    hops = np.array(
+        [
+            np.sqrt(np.sum((problem.broker_place - position) ** 2, axis=1)).min()
+            for position in problem.subscriber_place
+        ]
+    )
+
+    def on_plane(positions: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.hstack((positions, np.zeros((len(positions), 1))))
+
+    return problem.replace(
+        publisher=np.append(problem.publisher, away),
+        broker_place=on_plane(problem.broker_place),
+        subscriber_place=on_plane(problem.subscriber_place),
+        max_latency=away * (1 + 1e-12) + (1 + problem.max_delay) * hops,
+    )
+
+
+def _by_value(name: str, one: dict[str, str], **where: Any) -> Callable[[FigureRows], str]:
+    """The results of each value of a parameter."""
+
+    def text(rows: FigureRows) -> str:
+        found = rows.where(varied=name, **where, **one)
+        return REPORT + "; ".join(
+            f"{value:g}: {plain(found.mean('over_gr_star', value=value))} times Gr*'s bandwidth, lbf "
+            f"{plain(found.mean('lbf', value=value))}{_least_of(rows, name, value)}, "
+            + ("feasible" if found.mean("feasible", value=value) == 1 else "not feasible")
+            for (value,) in found.points("value")
+        )
+
+    return text
+
+
+def _least_of(rows: FigureRows, name: str, value: float) -> str:
+    """The least possible load balance factor, where it was computed."""
+    found = rows.values("lbf", varied=name, value=value, **BALANCE)
+    return f" (the least possible is {plain(found[0])})" if found else ""
+
+
+def _robust(name: str, algorithm: str, one: dict[str, str], **where: Any) -> Claim:
+    text = VARIED[name][0] + "".join(f", {value} latency" for value in where.values())
+    return Claim(
+        TREND,
+        "VI",
+        f"{algorithm}'s bandwidth over Gr*'s does not change with {text}",
+        trend("over_gr_star", "value", 0, varied=name, **where, **one),
+        relation="alike",
+        otherwise=NOT_COMPARABLE,
+        reason=_by_value(name, one, **where),
+        setup=TREE_SETUP if where else LIMITED,
+    )
+
+
+OTHERS = Figure(
+    4,
+    "others",
+    "Other results: sizes of samples (loads), super-subscriptions (clusters), the threshold of trees, a "
+    "bound on the last hop (1) instead of the path (0), brokers anywhere (1) instead of near subscribers "
+    "(0), (IS:H, BI:H)",
+    "varied",
+    "what is varied (one dot per value)",
+    ("algorithm",),
+    (
+        Panel("over_gr_star", "bandwidth over Gr*'s", dots=True),
+        Panel("lbf", "load balance factor", dots=True),
+    ),
+    _of_others,
+    _run_other,
+    (
+        _robust("loads", "SLP1", PRINTED),
+        _robust("clusters", "SLP1", PRINTED),
+        _robust("threshold", "SLP", PRINTED_TREE, latency="tight"),
+        _robust("threshold", "SLP", PRINTED_TREE, latency="loose"),
+        _robust("last hop", "SLP1", PRINTED),
+        _robust("even brokers", "SLP1", PRINTED),
+        Claim(
+            BOUND,
+            "VI",
+            "SLP1 keeps every limit if the last hop is bounded",
+            lambda rows: rows.mean("feasible", varied="last hop", value=1, **PRINTED),
+            1,
+            "at least",
+            otherwise=NOT_COMPARABLE,
+            reason=_by_value("last hop", PRINTED),
+            setup=LIMITED,
+        ),
+    ),
+)
+
+FIGURES = (FIG10, FIG11, FRACTIONAL, OTHERS)

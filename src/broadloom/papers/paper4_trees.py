@@ -1,0 +1,297 @@
+"""Paper 4, Fig. 8 and 9: assignment in a tree of brokers, under tight and loose latency."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from broadloom.papers.figures import (
+    BOUND,
+    NOT_COMPARABLE,
+    NUMBER,
+    ORDER,
+    Case,
+    Claim,
+    Figure,
+    FigureRows,
+    Measured,
+    Panel,
+    Row,
+    most_of,
+    order,
+    plain,
+)
+from broadloom.papers.paper4_assignment import (
+    BALANCE,
+    CLOSEST,
+    DRAWN_ALGORITHMS,
+    GR,
+    GR_STAR,
+    NO_LATENCY,
+    PRINTED_SLP,
+    PRINTED_TREE,
+    SET_1,
+    THREE,
+    TREE_SETUP,
+    UNBALANCED,
+    _by_set,
+    _case,
+    _kept,
+    _measured,
+    _never,
+    _overloads,
+    _problem,
+    _run_details,
+)
+from broadloom.papers.paper4_parameters import _by_value
+
+# Fig. 8 and 9: a tree of brokers
+
+
+def _of_levels(quick: bool) -> list[Case]:
+    names = ("1HH",) if quick else SET_1
+    return [_case(n, 0, quick, 200, latency=latency) for n, latency in product(names, ("tight", "loose"))]
+
+
+def _run_tree(case: Case) -> list[Row]:
+    problem = _problem(case, levels=2, latency=case["latency"])
+    names = (*DRAWN_ALGORITHMS, PRINTED_SLP)
+    return [_measured(case, problem, name, levels=2) for name in names]
+
+
+GEOGRAPHIES, DRAWS = "paper4-geographies", "paper4-draws"
+
+
+def _each_geography(rows: FigureRows) -> str:
+    """In how many geographies Gr* keeps every limit, and the most brokers that it overloads."""
+    kept = [rows.mean("feasible", geography=g, **GR_STAR) == 1 for (g,) in rows.points("geography")]
+    loads = [
+        [plain(rows.mean("lbf", geography=g, **one)) for one in (GR_STAR, BALANCE)]
+        for (g,) in rows.points("geography")
+    ]
+    numbers = ", ".join(f"{ours} ({least})" for ours, least in loads)
+    return (
+        f"Gr* keeps every limit in {sum(kept)} of {len(kept)} geographies, and overloads at most "
+        f"{rows.most('overloaded', **GR_STAR):.1%} of the brokers; its lbf, and the least possible: {numbers}"
+    )
+
+
+def _each_draw(rows: FigureRows) -> str:
+    """How often SLP keeps every limit, by the sample, and the largest loads."""
+    parts = []
+    for (g,) in rows.points("sample"):
+        found = rows.where(sample=g)
+        kept, runs = sum(found.values("feasible")), len(found.all)
+        loads = ", ".join(plain(value) for value in found.values("lbf"))
+        parts.append(f"g = {g}: {kept:.0f} of {runs} draws keep every limit, lbf {loads}")
+    return "it depends on the sample that SLP draws; (IS:L, BI:H), loose: " + "; ".join(parts)
+
+
+FIG8 = Figure(
+    4,
+    "fig8",
+    "A tree of 200 brokers, tight and loose latency",
+    "latency",
+    "latency",
+    ("algorithm",),
+    THREE,
+    _of_levels,
+    _run_tree,
+    (
+        _kept("SLP", PRINTED_TREE, TREE_SETUP, latency="tight"),
+        _kept("SLP", PRINTED_TREE, TREE_SETUP, latency="loose", reason=_each_draw, experiment=DRAWS),
+        _never("Gr*", GR_STAR, latency="tight", reason=_each_geography, experiment=GEOGRAPHIES),
+        _never("Gr", GR, latency="tight"),
+        _overloads("Gr*", GR_STAR, latency="tight", reason=_each_geography, experiment=GEOGRAPHIES),
+        Claim(
+            NUMBER,
+            "VI",
+            "the least possible lbf under tight latency",
+            lambda rows: rows.mean("lbf", latency="tight", **BALANCE),
+            6,
+            setup="the first geography with a least lbf from 5.5 to 6.5",
+        ),
+        Claim(
+            BOUND,
+            "VI",
+            "Gr without latency breaks the bound on delay under tight latency: its largest delay",
+            most_of("delay_max", latency="tight", **NO_LATENCY),
+            0.2,
+            "at least",
+        ),
+        Claim(
+            ORDER,
+            "VI",
+            "under loose latency Gr* needs less bandwidth than SLP",
+            order("bandwidth", GR_STAR, PRINTED_TREE, ("set", "seed"), latency="loose"),
+            setup=TREE_SETUP,
+        ),
+        *(
+            Claim(
+                ORDER,
+                "VI",
+                f"under loose latency {name} and SLP need comparable bandwidth",
+                order("bandwidth", one, PRINTED_TREE, ("set", "seed"), latency="loose"),
+                relation="alike",
+                otherwise=NOT_COMPARABLE,
+                reason=_by_value("threshold", PRINTED_TREE, latency="loose"),
+                experiment="paper4-others",
+                setup=TREE_SETUP,
+            )
+            for name, one in (("Gr*", GR_STAR), ("Gr", GR))
+        ),
+        *(
+            Claim(
+                ORDER,
+                "VI",
+                f"{name} needs more bandwidth than Gr* ({latency})",
+                order("bandwidth", GR_STAR, one, ("set", "seed"), latency=latency),
+            )
+            for latency in ("tight", "loose")
+            for name, one in (
+                ("Closest", CLOSEST),
+                ("Closest without load limits", UNBALANCED),
+                ("Balance", BALANCE),
+            )
+        ),
+    ),
+)
+
+
+def _more_similar(rows: FigureRows) -> Measured:
+    """SLP's bandwidth over Gr*'s: how much farther from 1 under tight than under loose latency."""
+    tight, loose = (
+        rows.mean("bandwidth", latency=one, **PRINTED_TREE) / rows.mean("bandwidth", latency=one, **GR_STAR)
+        for one in ("tight", "loose")
+    )
+    difference = float(abs(np.log(tight)) - abs(np.log(loose)))
+    return Measured(difference, text=f"{plain(tight)} times Gr*'s if tight, {plain(loose)} if loose")
+
+
+FIG9 = Figure(
+    4,
+    "fig9",
+    "(a) Bandwidth, and load balance factor, in a tree of brokers",
+    "set",
+    "workload",
+    ("algorithm", "latency"),
+    (THREE[0], Panel("lbf", "load balance factor")),
+    _of_levels,
+    _run_tree,
+    (
+        Claim(
+            NUMBER,
+            "VI",
+            "share of the workloads where SLP needs more bandwidth than Gr*",
+            lambda rows: float(
+                np.mean(
+                    [
+                        rows.mean("bandwidth", set=name, latency=latency, **PRINTED_TREE)
+                        > rows.mean("bandwidth", set=name, latency=latency, **GR_STAR)
+                        for name, latency in rows.points("set", "latency")
+                    ]
+                )
+            ),
+            0.875,
+            reason=_by_set("bandwidth", GR_STAR, PRINTED_TREE),
+            setup=TREE_SETUP,
+        ),
+        Claim(
+            ORDER,
+            "VI",
+            "SLP and Gr* need more similar bandwidth under loose than under tight latency",
+            _more_similar,
+            setup=TREE_SETUP,
+        ),
+    ),
+    shares="fig8",
+)
+FIG9B = Figure(
+    4,
+    "fig9b",
+    "(b) Distribution of broker loads in a tree, (IS:L, BI:H)",
+    "load",
+    "load over the mean load",
+    ("algorithm", "latency"),
+    (Panel("share", "share of the brokers with at most this load"),),
+    lambda quick: [_case("1LH", 0, quick, 200, latency=latency) for latency in ("tight", "loose")],
+    lambda case: _run_details(case, 2, ("gr*", "gr")),
+    tuple(
+        Claim(
+            BOUND,
+            "VI",
+            f"the largest load over the mean, SLP, {latency}",
+            most_of("load", latency=latency, **PRINTED_TREE),
+            limit,
+            "at most",
+            reason=_each_draw,
+            experiment=DRAWS,
+            setup=TREE_SETUP,
+        )
+        for latency, limit in (("tight", 8), ("loose", 1.5))
+    ),
+)
+
+
+# Reasons for claims about trees: geographies, and draws of samples
+
+# The first ten geographies whose least possible lbf under tight latency is from 5.5 to 8 (5,000 subscribers).
+TIGHT_GEOGRAPHIES = (31, 38, 42, 47, 73, 86, 90, 102, 124, 139)
+
+
+def _of_geographies(quick: bool) -> list[Case]:
+    chosen = TIGHT_GEOGRAPHIES[1:3] if quick else TIGHT_GEOGRAPHIES
+    size = {"subscribers": 5000 if quick else 100_000, "brokers": 200}
+    return [{"set": "1HH", "seed": 0, "geography": g} | size for g in chosen]
+
+
+def _run_geography(case: Case) -> list[Row]:
+    problem = _problem(case, levels=2, latency="tight")
+    return [_measured(case, problem, name, levels=2) for name in ("gr*", "gr", "balance")]
+
+
+GEOGRAPHIES_FIGURE = Figure(
+    4,
+    "geographies",
+    "Gr* and Gr under tight latency on ten geographies, (IS:H, BI:H)",
+    "geography",
+    "geography",
+    ("algorithm",),
+    (Panel("lbf", "load balance factor", dots=True),),
+    _of_geographies,
+    _run_geography,
+)
+
+
+def _of_draws(quick: bool) -> list[Case]:
+    samples = (256, 512) if quick else (1024, 2048)
+    return [
+        _case("1LH", 0, quick, 200, latency="loose", sample=g, draw=draw)
+        for g, draw in product(samples, range(2 if quick else 5))
+    ]
+
+
+def _run_draw(case: Case) -> list[Row]:
+    """SLP on the same problem with other samples: the case's draw is the seed of SLP only."""
+    problem = _problem(case, levels=2, latency=case["latency"])
+    row = _measured(case | {"seed": case["draw"]}, problem, PRINTED_SLP, levels=2, size=case["sample"])
+    return [row | {"seed": case["seed"]}]
+
+
+DRAWS_FIGURE = Figure(
+    4,
+    "draws",
+    "SLP in a tree under loose latency by the sample, five draws each, (IS:L, BI:H)",
+    "draw",
+    "draw",
+    ("algorithm", "sample"),
+    (
+        Panel("lbf", "load balance factor", dots=True),
+        Panel("unplaced", "subscribers without a broker that covers them", dots=True),
+    ),
+    _of_draws,
+    _run_draw,
+)
+
+FIGURES = (FIG8, FIG9, FIG9B, GEOGRAPHIES_FIGURE, DRAWS_FIGURE)
