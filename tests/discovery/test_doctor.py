@@ -11,8 +11,8 @@ import broadloom as bl
 from broadloom.deployment import FleetBroker, FleetLinks, FleetLogin, FleetTls
 from broadloom.discovery import Finding
 from broadloom.discovery.broker_probes import QUEUE_MESSAGES, log_skew
-from broadloom.discovery.probe_client import ProbeClient
 from broadloom.mqtt import Address
+from broadloom.mqtt.probe_client import ProbeClient
 from certificates import authority
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
@@ -269,6 +269,7 @@ def test_settings_in_mosquitto_conf_are_judged(tmp_path):
         ("persistence true\nautosave_interval 300", None, None),
         ("persistence true\nautosave_on_changes true", None, None),
         ("max_inflight_messages 5", "persistence true", "max_inflight_messages 200"),
+        ("allow_duplicate_messages true", "persistence true", "allow_duplicate_messages false"),
     ],
 )
 def test_what_links_need_of_mosquitto_conf_is_advice(tmp_path, text, persistence, limits):

@@ -99,6 +99,26 @@ def test_a_nats_server_without_tls_is_told(tmp_path):
     ]
 
 
+APP = "APP { users: [ { user: u, password: p } ] }"
+
+
+@pytest.mark.needs("nats-server")
+@pytest.mark.parametrize(
+    ("accounts", "verdict", "setting"),
+    [
+        ("BROADLOOM_A {}, BROADLOOM_B {}", "ok", ""),
+        ("BROADLOOM_A {}", "must change", "BROADLOOM_B: $BROADLOOM_B, in `accounts` of nats-server.conf"),
+    ],
+)
+def test_accounts_of_links_that_nats_lacks_are_named(tmp_path, accounts, verdict, setting):
+    ports = free_ports(2)
+    with nats(tmp_path, "rome", f"accounts {{ {APP}, {accounts} }}\nno_auth_user: u", ports):
+        address, api = f"{HOST}:{ports[0]}", f"http://{HOST}:{ports[1]}"
+        broker = FleetBroker("rome", address, "nats", None, subscriptions=api, account="APP")
+        (finding,) = found(bl.doctor(bl.Fleet([broker])), "accounts")
+    assert (finding.verdict, finding.setting) == (verdict, setting)
+
+
 @contextmanager
 def web_api(answers, user="admin", password="sesame", skew=0.0):
     """A server of JSON documents by path, for one user; its clock is `skew` seconds ahead."""

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from broadloom.deployment import FleetBroker, api_url, request_from
+from broadloom.deployment.targets.nats_leafnodes import FIRST, SECOND, missing_accounts, missing_imports
 from broadloom.discovery.doctor_report import ADVICE, MUST_CHANGE, OK, Finding
 from broadloom.discovery.existing_links import ExistingLink
 from broadloom.errors import BroadloomError, UnreachableError
@@ -81,6 +82,8 @@ async def _read_nats(broker: FleetBroker, varz: Any, facts: ApiFacts) -> None:
     listener = varz.get("leaf") if isinstance(varz, Mapping) else None
     if isinstance(listener, Mapping) and isinstance(listener.get("port"), int):
         facts.ports.add(listener["port"])
+    if broker.account is not None:
+        await _judge_accounts(broker, broker.account, facts)
     routes = await _optional(broker, "/routez")
     for route in _entries(routes, "routes"):
         name = _text(route, "remote_id")
@@ -108,6 +111,31 @@ async def _read_nats(broker: FleetBroker, varz: Any, facts: ApiFacts) -> None:
             title="a leafnode",
         )
         facts.links.append(ApiLink(link, peer))
+
+
+async def _judge_accounts(broker: FleetBroker, account: str, facts: ApiFacts) -> None:
+    """Judge whether a NATS server has the account of its clients, and those of links."""
+    listed = await _optional(broker, "/accountz")
+    names = listed.get("accounts") if isinstance(listed, Mapping) else None
+    if not isinstance(names, list):
+        return
+    fault = missing_accounts(account, names)
+    if fault is None and await _has_links(broker):
+        detail = await _optional(broker, f"/accountz?acc={account}")
+        own = detail.get("account_detail") if isinstance(detail, Mapping) else None
+        fault = missing_imports(account, _entries(own, "imports"))
+    if fault is None:
+        text = f"{account} and the accounts of links are defined"
+        facts.findings.append(Finding(broker.name, "accounts", OK, text))
+    else:
+        setting = f"{fault.lines}, in `accounts` of nats-server.conf"
+        facts.findings.append(Finding(broker.name, "accounts", MUST_CHANGE, fault.found, setting))
+
+
+async def _has_links(broker: FleetBroker) -> bool:
+    """Whether a NATS server has leaf nodes in an account of links."""
+    leaves = _entries(await _optional(broker, "/leafz"), "leafs")
+    return any(_text(leaf, "account") in (FIRST, SECOND) for leaf in leaves)
 
 
 async def _read_rabbitmq(broker: FleetBroker, overview: Any, facts: ApiFacts) -> None:

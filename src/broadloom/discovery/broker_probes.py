@@ -17,8 +17,8 @@ from pathlib import Path
 from broadloom.deployment import FleetBroker
 from broadloom.discovery.connection_probes import ConnectionProbe, reason_text
 from broadloom.discovery.doctor_report import ADVICE, MUST_CHANGE, NOT_SEEN, OK
-from broadloom.discovery.probe_client import MQTT_311, ProbeClient
 from broadloom.mqtt.packets import FAILED
+from broadloom.mqtt.probe_client import MQTT_311, ProbeClient
 from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX
 from broadloom.mqtt.topic_filters import common_topic
 
@@ -127,7 +127,7 @@ class MqttProbe(ConnectionProbe):
         reason = (await main.subscribe([self._own_topic]))[0]
         self._can_use_own_topics = reason < FAILED
         if reason >= FAILED:
-            found = f"no right to read {own}: {reason_text(reason)}; live links need it"
+            found = f"no right to read {own}: {reason_text(reason)}; deploy apply and live links need it"
             self.add("own topics", ADVICE, found, self._right("readwrite", own))
         return True
 
@@ -192,7 +192,9 @@ class MqttProbe(ConnectionProbe):
         if reasons[-1] >= FAILED:
             self._can_use_own_topics = False
             own = f"{INTERNAL_PREFIX}#"
-            found = f"no right to write {own}: {reason_text(reasons[-1])}; live links need it"
+            found = (
+                f"no right to write {own}: {reason_text(reasons[-1])}; deploy apply and live links need it"
+            )
             self.add("own topics", ADVICE, found, self._right("readwrite", own))
         elif self._can_use_own_topics:
             self.add("own topics", OK, f"messages to {INTERNAL_PREFIX}# are accepted")

@@ -11,7 +11,6 @@ from contextlib import suppress
 
 from broadloom.deployment import FleetBroker
 from broadloom.discovery.doctor_report import ADVICE, MUST_CHANGE, OK, Finding
-from broadloom.discovery.probe_client import MQTT_5, MQTT_311, ProbeClient, close_connection
 from broadloom.discovery.tls_probes import explain_tls_error, speaks_tls
 from broadloom.errors import BroadloomError
 from broadloom.mqtt.endpoint import DAY_SECONDS, Login
@@ -26,6 +25,7 @@ from broadloom.mqtt.packets import (
     Connack,
     ProtocolError,
 )
+from broadloom.mqtt.probe_client import MQTT_5, MQTT_311, ProbeClient, close_connection
 from broadloom.mqtt.topic_filters import is_wild
 
 CHECK_SECONDS = 5.0  # deadline of one check

@@ -216,6 +216,9 @@ def _judge_config(config: MosquittoConfig, probe: MqttProbe) -> list[Path]:
     if unfinished.isdecimal() and 0 < int(unfinished) < LEAST_INFLIGHT:
         found = f"a link has at most {unfinished} unfinished messages, so it is slow over long distances"
         probe.add("limits", ADVICE, found, f"max_inflight_messages 200 {where}")
+    if config.last("allow_duplicate_messages", "false") == "true":
+        found = "a link whose topic filters overlap brings a message once per filter"
+        probe.add("limits", ADVICE, found, f"allow_duplicate_messages false {where}")
     is_known = any(one.check == "login" and one.verdict == ADVICE for one in probe.findings)
     if config.last("allow_anonymous", "false") == "true" and not is_known:
         probe.add("anonymous", ADVICE, "allow_anonymous is true", f"allow_anonymous false {where}")

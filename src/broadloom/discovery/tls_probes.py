@@ -6,8 +6,8 @@ import asyncio
 import ssl
 
 from broadloom.deployment import FleetBroker
-from broadloom.discovery.probe_client import close_connection
 from broadloom.mqtt.endpoint import Address
+from broadloom.mqtt.probe_client import close_connection
 
 HANDSHAKE_SECONDS = 3.0
 # Codes of OpenSSL's verification.

@@ -11,7 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broadloom.errors import InputError, UnreachableError, missing_extra
 from broadloom.mqtt.endpoint import ANONYMOUS, Address, Login
@@ -28,10 +28,19 @@ KEEPALIVE = 15
 ANSWER_SECONDS, UPDATE_SECONDS = 5.0, 30.0
 TICK = 0.02
 RETAINED_IF_NEW, RETAINED_NEVER = 1, 2
+NOT_SENT = 0  # no packet has this id
 NO_SUBSCRIBERS, FAILURE = 0x10, 0x80
 PACKET_ID_IN_USE = 15  # paho's MQTT_ERR_QUEUE_SIZE, where its queue is unlimited
 # Properties that a message keeps when it is forwarded.
 _KEPT = ("PayloadFormatIndicator", "MessageExpiryInterval", "ContentType", "ResponseTopic", "CorrelationData")
+
+
+class HeldMessage(NamedTuple):
+    """A message that was taken from a session or seen at a broker, and can be published again."""
+
+    topic: str
+    payload: bytes
+    retain: bool = False
 
 
 def need_paho() -> Any:
@@ -110,11 +119,22 @@ def disconnect_now(client: Client) -> None:
     close_sockets(client)
 
 
-def subscription_options(filters: QosFilters, retained: int) -> list[tuple[str, SubscribeOptions]]:
-    """Topic filters with their subscription options."""
+def subscription_options(
+    filters: QosFilters, retained: int, as_published: bool = False
+) -> list[tuple[str, SubscribeOptions]]:
+    """Topic filters with their subscription options.
+
+    Args:
+        filters: the topic filters, each with its QoS.
+        retained: whether the broker sends messages that it has retained before.
+        as_published: whether messages have the retain flag with which they were published.
+    """
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
-    return [(text, SubscribeOptions(qos, retainHandling=retained)) for text, qos in filters]
+    return [
+        (text, SubscribeOptions(qos, retainAsPublished=as_published, retainHandling=retained))
+        for text, qos in filters
+    ]
 
 
 def message_properties(
@@ -226,7 +246,7 @@ def drain_session(
     address: Address,
     client_id: str,
     login: Login,
-    keep: Callable[[list[tuple[str, bytes]]], None],
+    keep: Callable[[list[HeldMessage]], None],
 ) -> None:
     """Take all messages that wait in the session of an absent client, and end the session.
 
@@ -234,7 +254,7 @@ def drain_session(
         address: the broker's address.
         client_id: the client whose session it is.
         login: user name, password and TLS files.
-        keep: called with topics and payloads; what it has kept is acknowledged.
+        keep: called with messages; what it has kept is acknowledged.
 
     Raises:
         InputError: a TLS file cannot be used, or the broker refuses the client.
@@ -257,7 +277,7 @@ def drain_session(
 
     def flush() -> None:
         if waiting:
-            keep([(message.topic, message.payload) for message in waiting])
+            keep([HeldMessage(one.topic, one.payload, bool(one.retain)) for one in waiting])
             for message in waiting:
                 client.ack(message.mid, message.qos)
             waiting.clear()
@@ -299,7 +319,9 @@ def drain_session(
 class ArrivalWitness:
     """Subscriber that remembers which messages have arrived at a broker; it reconnects by itself.
 
-    Of all messages it keeps a code, and for some time the messages themselves.
+    Of all messages it keeps a code, and for some time the messages themselves. A broker of MQTT 5 sends a
+    message once per filter that it matches; each filter has its own subscription identifier, so that these
+    copies count as one message.
 
     Args:
         address: the broker's address.
@@ -314,16 +336,22 @@ class ArrivalWitness:
     def __init__(self, address: Address, name: str, login: Login) -> None:
         self._address, self._name, self._login = address, name, login
         self._seen: Counter[bytes] = Counter()
-        self._recorded: Counter[tuple[str, bytes]] = Counter()
+        self._copies: Counter[tuple[bytes, int]] = Counter()  # by the filter over which they came
+        self._recorded: Counter[HeldMessage] = Counter()
+        self._retained: dict[
+            str, bytes
+        ] = {}  # the code of the last message of a topic that is to be retained
         self.is_recording = False
         self.is_doubtful = False
-        self._filters: set[str] = set()
+        self._filters: dict[str, int] = {}  # with their subscription identifiers
+        self._unanswered: set[int] = set()  # subscriptions
+        self._lock = threading.Lock()  # of the two above
         self._subscribed = threading.Event()
         self._fence = f"{INTERNAL_PREFIX}watched/{uuid.uuid4().hex}"
         self._fences: set[bytes] = set()  # that have come back
         self._client = new_client(name, login)
         self._client.on_connect = lambda *_: self._subscribe()
-        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.on_subscribe = lambda _c, _d, number, _r, _p: self._on_subscribe(number)
         self._client.on_message = self._on_message
         connect_in_background(self._client, address)
 
@@ -333,22 +361,47 @@ class ArrivalWitness:
         Raises:
             UnreachableError: the broker cannot be reached, or does not answer.
         """
-        self._filters.update(filters)
-        self._subscribed.clear()
+        with self._lock:
+            for text in sorted(set(filters) - set(self._filters)):
+                self._filters[text] = len(self._filters) + 1
+            self._unanswered.add(NOT_SENT)
+            self._subscribed.clear()
         self._subscribe()
         if not self._subscribed.wait(UPDATE_SECONDS):
             raise UnreachableError(f"{self._address} did not answer {self._name!r}; is the broker running?")
 
     def _subscribe(self) -> None:
-        if self._filters and self._client.is_connected():
-            self._client.subscribe([(text, 1) for text in (self._fence, *sorted(self._filters))])
+        if not self._client.is_connected():
+            return
+        with self._lock:
+            self._unanswered.clear()
+            for text, number in {self._fence: 0, **self._filters}.items():
+                properties = _properties("SUBSCRIBE", None)
+                if number:
+                    properties.SubscriptionIdentifier = number
+                options = subscription_options(((text, 1),), RETAINED_NEVER, as_published=True)
+                _, packet = self._client.subscribe(options, properties=properties)
+                self._unanswered.add(packet or NOT_SENT)
+
+    def _on_subscribe(self, packet: int) -> None:
+        with self._lock:
+            self._unanswered.discard(packet)
+            if not self._unanswered:
+                self._subscribed.set()
 
     def _on_message(self, _client: Client, _data: object, message: Any) -> None:
         if message.topic == self._fence:
             self._fences.add(message.payload)
             return
-        self._seen[_digest(message.topic, message.payload)] += 1
-        one = (message.topic, message.payload)
+        digest = _digest(message.topic, message.payload)
+        numbers = getattr(message.properties, "SubscriptionIdentifier", None) or [0]
+        self._copies.update((digest, number) for number in numbers)
+        if max(self._copies[digest, number] for number in numbers) <= self._seen[digest]:
+            return  # it has come over another filter too
+        self._seen[digest] += 1
+        if message.retain:
+            self._retained[message.topic] = digest
+        one = HeldMessage(message.topic, message.payload, bool(message.retain))
         if self.is_recording and not (self.is_doubtful and one in self._recorded):
             self._recorded[one] += 1
 
@@ -370,9 +423,14 @@ class ArrivalWitness:
                 )
             time.sleep(TICK)
 
-    def recorded(self) -> list[tuple[str, bytes]]:
+    def recorded(self) -> list[HeldMessage]:
         """The messages that arrived while it recorded."""
         return list(Counter(self._recorded).elements())
+
+    def has_replaced(self, message: HeldMessage) -> bool:
+        """Whether a message has arrived, and another one that is to be retained after it."""
+        digest = _digest(message.topic, message.payload)
+        return self._seen[digest] > 0 and self._retained.get(message.topic, digest) != digest
 
     def missing(self, messages: Sequence[tuple[str, bytes]], seconds: float) -> list[tuple[str, bytes]]:
         """Those of some messages that have not arrived, and do not arrive in some seconds."""
@@ -400,26 +458,37 @@ def _digest(topic: str, payload: bytes) -> bytes:
     return blake2b(payload, digest_size=16, key=blake2b(topic.encode(), digest_size=32).digest()).digest()
 
 
-def publish_messages(address: Address, login: Login, messages: Sequence[tuple[str, bytes]]) -> None:
-    """Publish topics and payloads at QoS 1, and wait until the broker has all of them.
+def publish_messages(address: Address, login: Login, messages: Sequence[HeldMessage]) -> None:
+    """Publish messages at QoS 1, and wait until the broker has all of them.
 
     Raises:
+        InputError: the broker denies the right to publish one.
         UnreachableError: the broker cannot be reached, or does not acknowledge them.
     """
     client = new_client(f"broadloom-return-{uuid.uuid4().hex[:8]}", login)
     sent: list[Any] = []
+    refused: list[tuple[int, str]] = []
 
     def on_connect(_client: Client, _data: object, _flags: object, code: Any, _properties: object) -> None:
         if not code.is_failure and not sent:
-            sent.extend(client.publish(topic, payload, 1) for topic, payload in messages)
+            sent.extend(client.publish(one.topic, one.payload, 1, one.retain) for one in messages)
+
+    def on_publish(_client: Client, _data: object, number: int, code: Any, _properties: object) -> None:
+        if code.is_failure:
+            refused.append((number, str(code)))
 
     client.on_connect = on_connect
+    client.on_publish = on_publish
     try:
         connect(client, address, clean=True, seconds=0)
         if not loop_until(
             client, lambda: bool(sent) and all(one.is_published() for one in sent), UPDATE_SECONDS
         ):
             raise UnreachableError(f"{address} did not acknowledge {len(messages):,} messages")
+        if refused:
+            number, reason = refused[0]
+            topic = next(held.topic for held, one in zip(messages, sent, strict=True) if one.mid == number)
+            raise InputError(f"{address} refused a message to {topic!r}: {reason}; check its access rules")
         disconnect_now(client)
     except OSError as error:
         if isinstance(error, UnreachableError):
