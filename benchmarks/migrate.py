@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -28,6 +27,7 @@ import paho.mqtt.client as paho
 from _common import Section, run
 from broadloom.agents.moves import MoveRefusedError, MoveState, MovingClient
 from broadloom.agents.moves.control_codes import ClientKeys
+from broadloom.agents.moves.move_registry import LEAVING
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, killed_with_parent
 from broadloom.model import read_market_problem
 from broadloom.mqtt.paho import close_sockets
@@ -57,8 +57,6 @@ TOPICS = 20
 SECONDS = 300.0  # the longest wait
 MOVER = HERE.parent / "tests" / "agents" / "moves" / "killed_mover.py"
 CLIENT_FILE = "paho.out"
-CONNECTED = re.compile(r"connected from \S+ as (c-\S+) \(")  # in mosquitto's log
-DISCONNECTED = re.compile(r"Client (c-\S+?)(?: \[\S+\])? (?:disconnected|closed|has exceeded)")
 ENDED = {str(state) for state in MoveState if str(state) in ("redirected", "failed", "declined", "cancelled")}
 
 
@@ -198,8 +196,8 @@ class OrdinaryClients:
 class MoverProcess:
     """The agent that moves clients, as a process."""
 
-    def __init__(self, config: Path, state: str = "never", before: bool = False) -> None:
-        command = [sys.executable, MOVER, str(config), state, str(int(before))]
+    def __init__(self, config: Path, state: str = "never", moment: str = "after") -> None:
+        command = [sys.executable, MOVER, str(config), state, moment]
         log = config.with_suffix(".log").open("ab")
         self._process = subprocess.Popen([*killed_with_parent(), *command], stdout=log, stderr=log)
         log.close()
@@ -227,7 +225,7 @@ class MovingSystem:
         irregular: bool = False,
     ) -> None:
         self.stack = ExitStack()
-        self.at_kill: Counter[str] = Counter()  # states of moves when a broker was killed
+        self.at_kill: Counter[str] = Counter()  # states of moves when a broker or HAProxy was killed
         self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="broadloom-moves-")))
         certificates = authority(self.folder / "tls") if tls else None
         self.system = self.stack.enter_context(RoutedBrokers(self.folder, BROKERS, certificates=certificates))
@@ -246,19 +244,8 @@ class MovingSystem:
 
     def homeless(self, clients: Iterable[str]) -> list[str]:
         """The clients that are connected to no broker, by the brokers' logs."""
-        connected: Counter[str] = Counter()
-        for broker in BROKERS:
-            here: dict[str, bool] = {}
-            logs = self.system.lab._folder_of(broker).glob("log.*")
-            for log in sorted(logs, key=lambda one: int(one.suffix[1:])):
-                here.clear()  # the broker has started
-                for line in log.read_text(errors="replace").splitlines():
-                    if found := CONNECTED.search(line):
-                        here[found[1]] = True
-                    elif found := DISCONNECTED.search(line):
-                        here[found[1]] = False
-            connected.update(name for name, is_here in here.items() if is_here)
-        return [name for name in clients if not connected[name]]
+        present = self.system.present()
+        return [name for name in clients if not present.get(name)]
 
     def request_all(self, targets: dict[str, str]) -> None:
         """Request a move of each client to a broker."""
@@ -272,6 +259,15 @@ class MovingSystem:
         except MoveRefusedError:
             return False
         return True
+
+    def states(self) -> Counter[str]:
+        """The number of moves in each state; `leaving`: the client is being sent away."""
+        moves = self.operator.moves()
+        return Counter("leaving" if one["note"] == LEAVING else one["state"] for one in moves)
+
+    def release(self) -> None:
+        """Let moves go on that the mover holds in a state."""
+        self.config.with_suffix(".released").touch()
 
     def wait_until_ended(self, targets: dict[str, str]) -> Counter[str]:
         """Wait until the last move of each client has ended; the numbers of outcomes."""
@@ -365,23 +361,18 @@ STATES = ("requested", "accepted", "replicated", "leaving", "connected", "redire
 
 
 def kills(quick: bool) -> Section:
-    """The mover is killed in each state, and HAProxy and either broker during moves."""
+    """The mover, HAProxy and either broker are killed in each state of moves."""
     section = Section("Kills while ordinary clients move")
     scenarios: list[tuple[str, str, Callable[[MovingSystem, dict[str, str]], None]]] = []
-    for state in STATES[:2] if quick else STATES:
-        scenarios += [
-            ("mover", f"{'before' if before else 'after'} {state}", _kill_mover(state, before))
-            for before in ((False,) if quick else (True, False))
-        ]
-    if not quick:
-        scenarios += [("haproxy", "during moves", _kill_router)]
-        for broker, which in (("a", "home"), ("b", "foreign")):
-            both = ("replicated", "connected")
-            scenarios += [(which, state, _kill_broker(broker, state)) for state in both]
+    states = STATES[:2] if quick else STATES
+    for state in states:
+        moments = ("after",) if quick else ("before", "after")
+        scenarios += [("mover", f"{moment} {state}", _kill_mover(state, moment)) for moment in moments]
+    scenarios += [("haproxy", state, _kill_router(state)) for state in states]
+    for broker, which in (("a", "home"), ("b", "foreign")):
+        scenarios += [(which, state, _kill_broker(broker, state)) for state in states]
     for killed, moment, kill in scenarios:
-        # A broker is killed when it has saved its sessions, so its moves take longer.
-        timing = (3.0, 0.25) if killed in ("mover", "haproxy") else (12.0, 2.0)
-        row = _killed(killed, moment, kill, timing)
+        row = _killed(killed, moment, kill)
         section.rows.append(row)
         print(row, flush=True)
     section.claim("messages lost in all kills", sum(row["lost"] for row in section.rows), at_most=0)
@@ -393,8 +384,9 @@ def _killed(
     killed: str,
     moment: str,
     kill: Callable[[MovingSystem, dict[str, str]], None],
-    timing: tuple[float, float],
 ) -> dict[str, Any]:
+    # Clients stay in state `connected` for the TTL, so that brokers can save their sessions meanwhile.
+    timing = (30.0 if moment == "connected" else 3.0, 0.25)
     with MovingSystem(4, 4, 40.0, timing) as system:
         targets = dict.fromkeys(system.clients.topic_of, "b")
         kill(system, targets)
@@ -403,9 +395,9 @@ def _killed(
         due, lost, doubled = system.finish()
         wait_for(lambda: not system.homeless(targets), 10.0)
         states = ", ".join(f"{count} {state}" for state, count in sorted(system.at_kill.items()))
-        when = states or moment
-        row = {"killed": killed, "when": when, "clients": len(targets), "moved": ended["redirected"]}
+        row = {"killed": killed, "when": states or moment, "clients": len(targets)}
         return row | {
+            "moved": ended["redirected"],
             "deliveries": due,
             "lost": lost,
             "doubled": doubled,
@@ -418,9 +410,9 @@ def _started(system: MovingSystem, mover: MoverProcess, targets: dict[str, str])
     assert wait_for(lambda: len(homes(system.operator)) >= len(targets), SECONDS)
 
 
-def _kill_mover(state: str, before: bool) -> Callable[[MovingSystem, dict[str, str]], None]:
+def _kill_mover(state: str, moment: str) -> Callable[[MovingSystem, dict[str, str]], None]:
     def kill(system: MovingSystem, targets: dict[str, str]) -> None:
-        mover = MoverProcess(system.config, state, before)
+        mover = MoverProcess(system.config, state, moment)
         _started(system, mover, targets)
         asking = threading.Thread(target=lambda: system.request_all(targets), daemon=True)
         asking.start()
@@ -432,36 +424,43 @@ def _kill_mover(state: str, before: bool) -> Callable[[MovingSystem, dict[str, s
     return kill
 
 
-def _kill_router(system: MovingSystem, targets: dict[str, str]) -> None:
-    mover = MoverProcess(system.config)
-    _started(system, mover, targets)
-    system.request_all(targets)
-    for _ in range(3):
-        time.sleep(1.5)
+def _kill_router(state: str) -> Callable[[MovingSystem, dict[str, str]], None]:
+    def kill(system: MovingSystem, targets: dict[str, str]) -> None:
+        _hold_moves(system, targets, state)
         system.system.kill_router()
-        time.sleep(0.3)
+        system.release()
+        time.sleep(1.0)
         system.system.start_router()
+
+    return kill
 
 
 def _kill_broker(broker: str, state: str) -> Callable[[MovingSystem, dict[str, str]], None]:
     def kill(system: MovingSystem, targets: dict[str, str]) -> None:
-        mover = MoverProcess(system.config)
-        _started(system, mover, targets)
         lab = system.system.lab
-        system.request_all(targets)
-        assert wait_for(lambda: any(one["state"] == state for one in system.operator.moves()), SECONDS)
+        _hold_moves(system, targets, state)
         with system.load.paused():  # a broker that is killed loses what it has acknowledged and not saved
             system.load.wait_until_confirmed()
             for _ in range(2):
                 for name in BROKERS:
                     lab.wait_until_saved(name)
-            system.at_kill = Counter(one["state"] for one in system.operator.moves())
+            system.at_kill = system.states()
             lab.stop(broker, kill=True)
-            time.sleep(0.5)
+            system.release()
+            time.sleep(1.0)
             lab.start(broker)
             assert lab.wait_until_listening([broker])
 
     return kill
+
+
+def _hold_moves(system: MovingSystem, targets: dict[str, str], state: str) -> None:
+    """Request moves, and wait until each has reached a state, where it stays; `connected` lasts the TTL."""
+    mover = MoverProcess(system.config, state, "hold")
+    _started(system, mover, targets)
+    system.request_all(targets)
+    assert wait_for(lambda: system.states()[state] == len(targets), SECONDS), system.states()
+    system.at_kill = system.states()
 
 
 def moving(quick: bool) -> Section:

@@ -23,6 +23,9 @@ from broadloom.deployment.rehearsal.mosquitto_lab import (
 from broadloom.deployment.targets.haproxy_router import MAP_FILE, RouterSettings, files, map_text
 
 LIMIT = 60.0  # seconds; generous, for a busy machine
+# Lines of mosquitto's log.
+CONNECTED = re.compile(r"connected from \S+ as (\S+) \(")
+DISCONNECTED = re.compile(r"Client (\S+?)(?: \[\S+\])? (?:disconnected|closed|has exceeded)")
 ALL = ("t/#",)
 
 
@@ -191,3 +194,16 @@ class RoutedBrokers:
                 ]
                 found += [(line.partition(":")[0], broker) for line in times]
         return [broker for _, broker in sorted(found)]
+
+    def present(self) -> dict[str, set[str]]:
+        """The brokers to which each client is connected, by their logs; it can be the agent in its name."""
+        found: dict[str, set[str]] = {}
+        for broker in self.lab.ports:
+            logs = self.lab._folder_of(broker).glob("log.*")
+            last = max(logs, key=lambda one: int(one.suffix[1:]))  # the broker has one per start
+            for line in last.read_text(errors="replace").splitlines():
+                if match := CONNECTED.search(line):
+                    found.setdefault(match[1], set()).add(broker)
+                elif match := DISCONNECTED.search(line):
+                    found.get(match[1], set()).discard(broker)
+        return found

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -359,6 +360,12 @@ def test_mosquitto_db_adds_sessions_and_ends_those_that_it_lacks(tmp_path, monke
             await rome.wants("saved/1")
             with client(broker, "old", clean=True):
                 await rome.wants()
+            later = time.time() - 0.5  # as if the broker had saved again, just before the session ended
+            os.utime(broker.saved, (later, later))
+            await until(
+                lambda: abs(rome.watch._source._saved_at[broker.saved] - later) < 0.01, "the file is read"
+            )
+            await rome.wants()
             with client(broker, "new", "saved/2", clean=False):
                 await rome.wants("saved/2")
             await until(lambda: rome.watch.is_complete, "the count fits")
@@ -811,7 +818,7 @@ def test_an_event_of_emqx_begins_the_next_poll(tmp_path, monkeypatch):
 
 
 def test_bridges_between_brokers_are_not_clients():
-    """A mosquitto names the end of a bridge at its own broker after the other end."""
+    """A mosquitto names the end of a bridge at its own broker after the other end; also after a restart."""
     at_rome, at_oslo = FollowedSessions(), FollowedSessions()
     for line in (
         "New bridge connected from 10.0.0.7:4000 as oslo.to-rome (p2, c0, k60).",
@@ -819,10 +826,68 @@ def test_bridges_between_brokers_are_not_clients():
     ):
         assert at_rome.read_notice(line)
     at_oslo.connected("local.oslo.to-rome", 2, False)
+    at_oslo.subscribed("local.oslo.to-elsewhere", "#")  # of mosquitto.db; the other end is not followed
     watch = object.__new__(ClientWatch)
     watch._watches = {
         "rome": SimpleNamespace(followed=at_rome),
         "oslo": SimpleNamespace(followed=at_oslo),
     }
-    assert [one.client for one in watch._seen()] == ["local.meter"]
-    assert watch._found("local.oslo.to-rome") is None
+    for _ in range(2):
+        assert [one.client for one in watch._seen()] == ["local.meter"]
+        assert watch._found("local.oslo.to-rome") is None
+        for one in watch._watches.values():
+            rows = json.loads(json.dumps(one.followed.to_json()))
+            one.followed = FollowedSessions()
+            one.followed.load(rows)
+
+
+def test_sessions_that_an_earlier_version_has_saved_are_known():
+    followed = FollowedSessions()
+    followed.load([["meter-1", "stays", True, False, ["a/+"]]])
+    assert list(followed.wanted) == ["a/+"]
+
+
+def test_a_session_is_whole_only_if_no_filter_of_it_can_be_missing():
+    """A client that comes back to its session need not subscribe again, so its filters can be unknown."""
+    followed = FollowedSessions()
+    for line in (connected("new", clean=1), connected("old", clean=0), "1700000000: old 1 again"):
+        followed.read(line)
+    rows = json.loads(json.dumps(followed.to_json()))
+    followed = FollowedSessions()
+    followed.load(rows)
+    assert {name: one.is_whole for name, one in followed.sessions.items()} == {"new": True, "old": False}
+    watch = object.__new__(ClientWatch)
+    watch._watches = {"rome": SimpleNamespace(followed=followed)}
+    assert "give mosquitto.db" in watch._found("old").doubt()
+    assert not watch._found("new").doubt()
+    followed.read(f"1700000000: new 0 {'x' * LONGEST_EVENT}")
+    assert not followed.sessions["new"].is_whole
+    followed.found_all()
+    followed.read(connected("later", clean=0))  # it was not there before
+    assert all(one.is_whole for one in followed.sessions.values())
+    followed.missed()
+    followed.read(connected("last", clean=0))
+    assert not any(one.is_whole for one in followed.sessions.values())
+
+
+def test_mosquitto_db_has_all_filters_of_a_session_that_was_known_partly(tmp_path, monkeypatch):
+    monkeypatch.setattr(mosquitto_watch, "SAVED_SECONDS", 0.1)
+
+    async def run(broker):
+        with client(broker, "old", "saved/1", clean=False):
+            pass
+        async with Watched(broker, tmp_path, str(tmp_path / "later.db")) as rome:
+            followed = rome.watch._source.followed
+            with client(broker, "old", clean=False):
+                await until(lambda: "old" in followed.sessions, "it has connected")
+                assert (followed.sessions["old"].is_whole, *followed.wanted) == (False,)
+                broker.save("saved/1")
+                later = time.time() + 2
+                (tmp_path / "later.db").write_bytes(broker.saved.read_bytes())
+                os.utime(tmp_path / "later.db", (later, later))
+                await until(lambda: followed.sessions["old"].is_whole, "the file is read")
+                await rome.wants("saved/1")
+                assert followed.sessions["old"].connected
+
+    with lab_broker(tmp_path) as broker:
+        asyncio.run(run(broker))

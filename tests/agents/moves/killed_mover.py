@@ -1,9 +1,11 @@
-"""An agent that moves clients and kills itself once, when a move has reached a state.
+"""An agent that moves clients, and kills itself or holds all moves once, when a move has reached a state.
 
-    python tests/agents/moves/killed_mover.py CONFIG STATE BEFORE
+    python tests/agents/moves/killed_mover.py CONFIG STATE MOMENT
 
-The state is that of `MoveState`, or `leaving`: the client is being disconnected from home. BEFORE is 1 if it
-is killed before the state is in the journal, otherwise 0. A file next to CONFIG tells that it was killed.
+The state is that of `MoveState`, or `leaving`: the client is being disconnected from home. The moment is
+`before` or `after`: it kills itself before or after the state is in the journal; or `hold`: moves that have
+reached the state stay in it until the file CONFIG with suffix `.released` exists. The file with suffix
+`.killed` tells that it has killed itself.
 """
 
 import os
@@ -13,28 +15,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broadloom.agents.links.client_watch import watch_clients
-from broadloom.agents.moves import move_service
-from broadloom.agents.moves.move_registry import Change, Move, MoveJournal
-from broadloom.agents.moves.ordinary_steps import LEAVING
+from broadloom.agents.moves import move_agent, move_service
+from broadloom.agents.moves.move_registry import LEAVING, Change, Move, MoveJournal
+from broadloom.agents.moves.ordinary_steps import OrdinarySteps
 
 
-def main(config: Path, state: str, before: bool) -> None:
+def main(config: Path, state: str, moment: str) -> None:
     """Run the agent."""
     killed = config.with_suffix(".killed")
+    released = config.with_suffix(".released")
 
-    def kill_at(changes: Sequence[Change], is_before: bool) -> None:
+    def kill_at(changes: Sequence[Change], now: str) -> None:
         reached = any(isinstance(one, Move) and state_of(one) == state for one in changes)
-        if reached and is_before == before and not killed.exists():
+        if reached and now == moment and not killed.exists():
             killed.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
     class KillingJournal(MoveJournal):
         def append(self, changes: Sequence[Change]) -> None:
-            kill_at(changes, True)
+            kill_at(changes, "before")
             super().append(changes)
-            kill_at(changes, False)
+            kill_at(changes, "after")
+
+    class HeldSteps(OrdinarySteps):
+        def advance(self, move: Move, waited: float, now: float) -> None:
+            if moment != "hold" or state_of(move) != state or released.exists():
+                super().advance(move, waited, now)
 
     move_service.MoveJournal = KillingJournal  # type: ignore[misc]
+    move_agent.OrdinarySteps = HeldSteps  # type: ignore[misc]
     with move_service.serving(move_service.AgentConfig.load(config), see=watch_clients) as service:
         service.thread.join()
 
@@ -45,4 +54,4 @@ def state_of(move: Move) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "1")
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broadloom.agents.links.client_watch import watch_clients
+from broadloom.agents.moves.move_registry import LEAVING
 from broadloom.agents.moves.move_service import AgentConfig, MoveService, serving
-from broadloom.agents.moves.operator_api import Operator
+from broadloom.agents.moves.operator_client import Operator
 from broadloom.deployment.rehearsal.mosquitto_lab import SAVED
 from routed import HOST, RoutedBrokers, free_ports, killed_with_parent, wait_for
 
@@ -149,6 +150,12 @@ def state_of(operator: Operator, client: str) -> str:
     return next((one["state"] for one in reversed(operator.moves()) if one["client"] == client), "")
 
 
+def precise_state_of(operator: Operator, client: str) -> str:
+    """The state of the last move of a client, or `leaving` while the client is being sent away."""
+    moves = [one for one in operator.moves() if one["client"] == client]
+    return "" if not moves else "leaving" if moves[-1]["note"] == LEAVING else moves[-1]["state"]
+
+
 def homes(operator: Operator) -> dict[str, str]:
     """The broker of each client."""
     return {one["client"]: one["broker"] for one in operator.clients()}
@@ -161,6 +168,7 @@ __all__ = [
     "Subscriber",
     "homes",
     "ordinary_agent",
+    "precise_state_of",
     "state_of",
     "wait_for",
     "write_ordinary_config",

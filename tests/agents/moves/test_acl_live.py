@@ -30,7 +30,7 @@ from broadloom.agents.moves.control_messages import (
 from broadloom.agents.moves.move_registry import MoveState
 from broadloom.agents.moves.move_service import AgentConfig, serving
 from broadloom.agents.moves.moving_client import MovingClient
-from broadloom.agents.moves.operator_api import Operator
+from broadloom.agents.moves.operator_client import Operator
 from broadloom.deployment.rehearsal.mosquitto_lab import (
     HOST,
     free_ports,

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from ordinary import wait_for
 
-from broadloom.agents.moves import client_relay
-from broadloom.agents.moves.client_relay import ClientRelay, RelayedMove, RelayPlan
+from broadloom.agents.moves import client_router, relayed_move
+from broadloom.agents.moves.broker_sessions import replicate_session
+from broadloom.agents.moves.client_relay import ClientRelay
+from broadloom.agents.moves.client_router import HaproxyRouter
 from broadloom.agents.moves.move_registry import ORDINARY, Move, MoveState, Registry, Resident
 from broadloom.agents.moves.ordinary_clients import OrdinaryMover
 from broadloom.agents.moves.ordinary_steps import OrdinarySteps
-from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
-from broadloom.deployment.targets.haproxy_router import moving_to, served_by
+from broadloom.agents.moves.relayed_move import RelayedMove, RelayPlan
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports, killed_with_parent, listens
+from broadloom.deployment.targets.haproxy_router import moving_to, read_map, served_by
+from broadloom.errors import StorageError
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.packets import (
     CONNACK,
     CONNECT,
     PUBACK,
+    PUBCOMP,
     PUBLISH,
+    PUBREC,
     PUBREL,
     SUBACK,
     SUBSCRIBE,
@@ -30,11 +39,20 @@ from broadloom.mqtt.packets import (
     UNSUBSCRIBE,
     acknowledgement,
 )
-from broadloom.mqtt.relayed_packets import RelayedPublish, number_of, read_any_publish, read_packet
+from broadloom.mqtt.relayed_packets import (
+    MQTT_5,
+    RelayedPublish,
+    number_of,
+    read_any_publish,
+    read_connect,
+    read_packet,
+)
+from broadloom.storage import write_file
 
 CLIENT = "c1"
 CONNECT_C1 = b"\x10\x0e\0\4MQTT\4\0\0\x3c\0\2c1"  # of MQTT 3.1.1, with a session
 PRESENT = bytes((CONNACK, 2, 1, 0))
+PRESENT_5 = bytes((CONNACK, 3, 1, 0, 0))  # with properties
 LIMIT = 10.0
 
 
@@ -42,11 +60,25 @@ def a_publish(text: str, number: int, quality: int = 1, topic: str = "t") -> byt
     return RelayedPublish(topic.encode(), text.encode(), quality, number, False, b"", 0).encoded(4, number)
 
 
+def is_of_agent(raw: bytes) -> bool:
+    """Whether a CONNECT is of the agent in the client's name."""
+    request = read_connect(raw)
+    return (request.client, request.version) == (CLIENT, MQTT_5)
+
+
+def message_of_home(text: str, number: int, quality: int = 1) -> bytes:
+    """A message as the agent reads it, with MQTT 5."""
+    topic_and_number = b"\0\1t" + number.to_bytes(2) + b"\0"
+    return (
+        bytes((PUBLISH | 2 * quality, len(topic_and_number) + len(text))) + topic_and_number + text.encode()
+    )
+
+
 class ScriptedBroker:
     """A broker that answers CONNECT, sends some packets, and records what it gets.
 
     Args:
-        answer: of CONNECT; empty: it ends the connection.
+        answer: of CONNECT of clients; empty: it ends the connection. The agent is always accepted.
         packets: what it sends then.
         echoes: whether it sends back what is published to it, as MQTT 5.
     """
@@ -56,10 +88,16 @@ class ScriptedBroker:
     ) -> None:
         self.answer = answer
         self.packets = packets
+        self.packets_of_agent: tuple[bytes, ...] = ()  # what waits for the client, as the agent reads it
         self.got: list[bytes] = []
         self.changed = asyncio.Event()
         self.open = 0  # connections
         self._echoes = echoes
+        self._sessions: dict[str, asyncio.StreamWriter] = {}
+
+    def client_of(self, raw: bytes) -> str:
+        """The client id by which the broker knows a connection."""
+        return read_connect(raw).client
 
     async def start(self) -> Address:
         """Listen."""
@@ -74,7 +112,7 @@ class ScriptedBroker:
                 self.got.append(raw)
                 self._answer(raw, writer)
                 self.changed.set()
-                if raw[0] == CONNECT and not self.answer:
+                if raw[0] == CONNECT and not self.answer and not is_of_agent(raw):
                     break
         writer.close()
         with suppress(OSError):
@@ -84,7 +122,17 @@ class ScriptedBroker:
     def _answer(self, raw: bytes, writer: asyncio.StreamWriter) -> None:
         kind = raw[0] & 0xF0
         if kind == CONNECT:
-            writer.write(self.answer + b"".join(self.packets))
+            is_agent = is_of_agent(raw)
+            if is_agent or self.answer[3:4] == b"\0":
+                client = self.client_of(raw)
+                if client in self._sessions:
+                    self._sessions[client].close()
+                self._sessions[client] = writer
+            writer.write(
+                PRESENT_5 + b"".join(self.packets_of_agent)
+                if is_agent
+                else self.answer + b"".join(self.packets)
+            )
         elif kind == SUBSCRIBE & 0xF0:
             writer.write(bytes((SUBACK, 4, *number_of(raw)[0].to_bytes(2), 0, 1)))
         elif kind == UNSUBSCRIBE & 0xF0:
@@ -282,7 +330,7 @@ def test_connections_that_the_broker_refuses_do_not_end_a_move(answer, monkeypat
                 await asyncio.sleep(0)
         assert not move._refusals
         # While the client is connected, no refusal ends its move, however long they go on.
-        monkeypatch.setattr(client_relay, "REFUSED_SECONDS", -1.0)
+        monkeypatch.setattr(relayed_move, "REFUSED_SECONDS", -1.0)
         foreign.answer = answer
         for _ in range(5):
             other, _ = await system.connect()
@@ -366,7 +414,7 @@ def test_a_client_that_is_sent_back_during_the_takeover_stays_at_home():
     sent: list[str] = []
 
     class SlowRouter:
-        def send(self, backends: dict[str, str]) -> None:
+        def send(self, backends: dict[str, str], is_urgent: bool = False) -> None:  # noqa: ARG002
             if moving_to("f") in backends.values():
                 is_sending.set()
                 assert can_send.wait(LIMIT)
@@ -403,7 +451,7 @@ def test_the_session_at_home_is_kept_for_ever_if_its_expiry_is_not_known():
         move = await system.start()
         resident = Resident(CLIENT, "h", (("t", 1),), None, 0.0, (), 0.0, ORDINARY, keeps=None)
         brokers = {"h": move.plan.home, "f": move.plan.foreign}
-        unused = [Mock() for _ in range(7)]
+        unused = [Mock() for _ in range(8)]
         steps = OrdinarySteps(Mock(), Registry(), brokers, brokers, *unused)
         move.plan = steps._plan(Move("0" * 16, CLIENT, "h", "f", MoveState.REPLICATED, 0.0), resident)
         await move.take_over()
@@ -412,3 +460,185 @@ def test_the_session_at_home_is_kept_for_ever_if_its_expiry_is_not_known():
 
     expiry = 0x11  # the property of CONNECT
     assert bytes((expiry, 0xFF, 0xFF, 0xFF, 0xFF)) in asyncio.run(check())
+
+
+def test_a_client_that_has_moved_can_connect_although_the_map_file_cannot_be_written(tmp_path, monkeypatch):
+    """Routers are told, and the file is written later; a move does not begin without it."""
+    has_room = False
+
+    def write(path: Path, content: bytes, mode: int) -> None:
+        if not has_room:
+            raise StorageError("the disk is full")
+        write_file(path, content, mode=mode)
+
+    monkeypatch.setattr(client_router, "write_file", write)
+    told: dict[str, dict[str, str]] = {"router": {}}
+    router = HaproxyRouter(["router"], tmp_path / "clients.map")
+    monkeypatch.setattr(router, "_tell", lambda name, backends: told[name].update(backends))
+    monkeypatch.setattr(router, "_ask", lambda *_: "")
+    with pytest.raises(StorageError):
+        router.send({"c1": moving_to("f")})
+    assert told == {"router": {}}
+    (port,) = free_ports(1)
+    mover = OrdinaryMover(Mock(), router, Login(), Address(HOST, port), None, 1.0, 0.01, "secret")
+    mover.start([("c0", "h")])
+    try:
+        mover.release("c1", "f")
+        assert wait_for(lambda: told["router"] == {"c0": served_by("h"), "c1": served_by("f")})
+    finally:
+        mover.stop()
+    with pytest.raises(StorageError):
+        router.synchronize()
+    has_room = True
+    router.synchronize()
+    assert read_map((tmp_path / "clients.map").read_text()) == told["router"]
+
+
+@pytest.mark.parametrize("is_here", [False, True])
+def test_a_login_with_another_client_id_at_the_broker_gets_nothing(is_here, monkeypatch):
+    """A broker with use_username_as_clientid ignores the client id of CONNECT, which the router believes."""
+    monkeypatch.setattr(relayed_move, "PROOF_SECONDS", 0.2)
+    as_mallory = b"\x10\x17\0\4MQTT\4%c\0\x3c\0\2c1\0\7mallory"
+
+    class NamingBroker(ScriptedBroker):
+        def client_of(self, raw: bytes) -> str:
+            return "mallory" if b"mallory" in raw else CLIENT
+
+    async def check() -> None:
+        home = ScriptedBroker(bytes((CONNACK, 3, 1, 0, 0)), echoes=True)
+        system = RelayedSystem(NamingBroker(), home)
+        move = await system.start()
+        move._on_waiting(RelayedPublish(b"t", b"secret", 1, 1, False, b"", 0))
+        move.is_leaving = True
+        move._is_cut = True
+        move._reader = Mock(is_up=True)
+        move._fences.add("home")
+        if is_here:
+            stream, _ = await system.connect()
+            assert await read_packet(stream, 1 << 20) == PRESENT
+            assert (await read_publish(stream)).payload == b"secret"
+        for flags in (0x80, 0x82):  # with its session, and with a new one
+            other, _ = await system.connect(as_mallory % flags)
+            assert await other.read() == b""
+        assert system.relay.refused == {"not authorized": 2}
+        assert system.events == ["connected"] * is_here
+        assert len(move._waiting) == (not is_here)
+        if is_here:
+            assert move._connection is not None
+        else:
+            stream, _ = await system.connect()
+            assert await read_packet(stream, 1 << 20) == PRESENT
+            assert (await read_publish(stream)).payload == b"secret"
+        await system.stop()
+
+    asyncio.run(check())
+
+
+@pytest.mark.needs("mosquitto", "mosquitto_passwd")
+@pytest.mark.xdist_group("moves")
+def test_a_mosquitto_that_derives_client_ids_from_logins_gives_no_message_to_others(tmp_path, monkeypatch):
+    """Mallory has a password of her own, and names the client that moves. The client itself is served."""
+    monkeypatch.setattr(relayed_move, "PROOF_SECONDS", 0.5)
+    for_clients, for_agent = free_ports(2)
+    passwords = tmp_path / "passwords"
+    passwords.touch(0o600)
+    for user in (CLIENT, "mallory"):
+        subprocess.run(["mosquitto_passwd", "-b", passwords, user, "pw"], check=True, capture_output=True)
+    (tmp_path / "mosquitto.conf").write_text(
+        f"per_listener_settings true\nuser root\nlistener {for_clients} {HOST}\npassword_file {passwords}\n"
+        f"use_username_as_clientid true\nlistener {for_agent} {HOST}\nallow_anonymous true\n"
+    )
+
+    def connect(user: str, clean: bool) -> bytes:
+        fields = b"".join(len(text).to_bytes(2) + text.encode() for text in (CLIENT, user, "pw"))
+        head = b"\0\4MQTT\4" + bytes((0xC0 | 2 * clean, 0, 60))
+        return bytes((CONNECT, len(head + fields))) + head + fields
+
+    async def check() -> None:
+        system = RelayedSystem(ScriptedBroker())
+        move = await system.start()
+        addresses = {"foreign": Address(HOST, for_agent), "foreign_for_clients": Address(HOST, for_clients)}
+        plan = move.plan = replace(move.plan, **addresses)
+        assert replicate_session(plan.foreign, CLIENT, Login(), (*plan.filters, (move._fence, 1))) is None
+        await move.take_over()
+        for name, clean, answer in (
+            ("mallory", False, b""),
+            ("mallory", True, b""),
+            (CLIENT, False, PRESENT),
+            ("mallory", True, b""),
+            (CLIENT, False, PRESENT),  # in place of its first connection
+        ):
+            stream, _ = await system.connect(connect(name, clean))
+            async with asyncio.timeout(LIMIT):
+                assert await stream.read(4) == answer, name
+        assert system.relay.refused == {"not authorized": 3}
+        assert set(system.events) == {"connected"}
+        await system.stop()
+
+    process = subprocess.Popen(
+        [*killed_with_parent(), "mosquitto", "-c", tmp_path / "mosquitto.conf"], stderr=subprocess.DEVNULL
+    )
+    try:
+        assert wait_for(lambda: listens(for_clients) and listens(for_agent))
+        asyncio.run(check())
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_a_client_that_begins_a_new_session_gets_nothing_from_home_and_its_move_ends():
+    """Whatever waits there is acknowledged, so that home sends the remainder, also if it is read again."""
+
+    async def check() -> None:
+        waiting = tuple(message_of_home(f"old {number}", number) for number in (1, 2))
+        system = RelayedSystem(ScriptedBroker(packets=(a_publish("new", 1),)))
+        move = await system.start()
+        witnessed(move, "new")  # an equal one
+        system.home.packets_of_agent = waiting
+        await move.take_over()
+        assert len(move._waiting) == 2
+        move._reader.close()  # as after half a minute
+        stream, _ = await system.connect(CONNECT_C1.replace(b"\4\0\0\x3c", b"\4\2\0\x3c"))
+        await read_packet(stream, 1 << 20)
+        assert (await read_publish(stream)).payload == b"new"
+        await system.home.until(PUBACK, 2)
+        assert not move._waiting
+        assert "home" in move._fences
+        await system.stop()
+
+    asyncio.run(check())
+
+
+def test_a_message_at_qos_2_that_the_client_has_received_at_home_is_released_at_the_relay():
+    """Libraries hand it to the program only then. Its packet id is not given to another message before."""
+
+    async def check() -> None:
+        at_qos_2 = bytes((PUBLISH | 4,)) + a_publish("foreign", 9)[1:]
+        system = RelayedSystem(ScriptedBroker(packets=(at_qos_2,)))
+        system.home.packets_of_agent = acknowledgement(PUBREL, 1), message_of_home("waiting", 5, 2)
+        move = await system.start()
+        await move.take_over()
+        assert PUBCOMP not in system.home.kinds()
+        for is_first in (True, False):  # the client leaves before it has answered, and comes again
+            stream, writer = await system.connect()
+            await read_packet(stream, 1 << 20)
+            async with asyncio.timeout(LIMIT):
+                assert await read_packet(stream, 1 << 20) == acknowledgement(PUBREL, 1)
+            messages = [await read_publish(stream) for _ in range(2)]
+            assert [one.payload for one in messages] == [b"waiting", b"foreign"]
+            assert [one.quality for one in messages] == [1, 1]
+            assert 1 not in [one.number for one in messages]
+            if is_first:
+                writer.close()
+        writer.write(acknowledgement(PUBCOMP, 1))
+        writer.write(b"".join(acknowledgement(PUBACK, one.number) for one in messages))
+        await system.home.until(PUBCOMP)
+        await system.home.until(PUBREC)
+        await system.foreign.until(PUBREC)
+        assert acknowledgement(PUBCOMP, 1) in system.home.got
+        assert acknowledgement(PUBREC, 5) in system.home.got
+        assert acknowledgement(PUBREC, 9) in system.foreign.got
+        assert not move.home_releases()
+        await system.stop()
+
+    asyncio.run(check())

@@ -26,7 +26,7 @@ import broadloom as bl
 from broadloom.agents.links.controller_moves import ControllerLinks, check_moves
 from broadloom.agents.moves.move_service import AgentConfig
 from broadloom.agents.moves.moving_client import MovingClient
-from broadloom.agents.moves.operator_api import Operator
+from broadloom.agents.moves.operator_client import Operator
 from broadloom.deployment import Fleet, FleetBroker
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports, killed_with_parent
 

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from moving import (
@@ -23,9 +24,9 @@ from moving import (
     wait_for,
 )
 
-from broadloom.agents.moves.broker_sessions import MARK, TOPIC, replicate
+from broadloom.agents.moves.broker_sessions import CODE, MARK, TOPIC, MqttGateway, Redirection, replicate
 from broadloom.agents.moves.client_relay import ClientRelay
-from broadloom.agents.moves.control_codes import ClientKeys, seal
+from broadloom.agents.moves.control_codes import ClientKeys, content_code, seal
 from broadloom.agents.moves.control_messages import (
     ConnectOrder,
     Register,
@@ -37,12 +38,14 @@ from broadloom.agents.moves.control_messages import (
 )
 from broadloom.agents.moves.move_agent import MESSAGE_BYTES, MOST_WAITING, MOST_WAITING_OF_ONE
 from broadloom.agents.moves.move_registry import MoveState
-from broadloom.agents.moves.moving_client import MovingClient
-from broadloom.agents.moves.operator_api import MOST_CONNECTIONS, HttpServer, Operator, OperatorApi
+from broadloom.agents.moves.moving_client import MOST_CALLS, MovingClient
+from broadloom.agents.moves.operator_api import MOST_CONNECTIONS, HttpServer, OperatorApi
+from broadloom.agents.moves.operator_client import Operator
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.errors import StorageError
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.paho import connect, message_properties, new_client, stop_client, user_properties
+from broadloom.mqtt.reserved_topics import MESSAGE_ID
 
 CONNECT_C1 = b"\x10\x0e\0\4MQTT\4\2\0\x3c\0\2c1"  # of MQTT 3.1.1
 KEYS = ClientKeys("a key for tests, not a secret")
@@ -177,6 +180,15 @@ class TestLive:
                 assert wait_for(lambda: agent.refused["unsigned:"] >= refused + 2)
                 assert all(not payload for _, payload in mallory.heard if _ == redirect_topic("alice"))
                 assert agent.registry.strays
+                # Meanwhile another client moves.
+                with MovingClient(
+                    "bob", client_addresses(brokers), "h", key=KEYS.of("bob"), plain=True
+                ) as bob:
+                    assert wait_for(lambda: "bob" in agent.registry.residents)
+                    move = agent.ask(lambda own: own.request_to_move("bob", "f")).id
+                    assert wait_for(lambda: agent.registry.moves[move].state is MoveState.REDIRECTED)
+                    assert bob.home == "f"
+                assert ("alice", "h") in agent.registry.strays
                 alice = MovingClient(
                     "alice",
                     client_addresses(brokers),
@@ -225,9 +237,69 @@ def test_the_inbox_has_a_bound_in_bytes_and_a_share_per_client(world):
     assert not agent._waiting
 
 
+def test_a_flood_of_orders_to_a_client_has_a_bound(caplog):
+    """Whoever can write to its control topics; the agent repeats what is dropped."""
+    client = MovingClient("alice", {"h": "127.0.0.1:1"}, "h", key=KEYS.of("alice"), plain=True)
+    for number in range(3 * MOST_CALLS):
+        topic = (to_client("alice", "connect"), redirect_topic("alice"))[number % 2]
+        mark = message_properties([(MARK, "0" * 16)]) if number % 2 else None
+        client._received(SimpleNamespace(topic=topic, payload=b"x" * 1_000, properties=mark))
+    client._received(
+        SimpleNamespace(topic=to_client("alice", "move"), payload=b"x" * 1_000_000, properties=None)
+    )
+    assert client._work.qsize() == MOST_CALLS
+    assert 1 <= len([one for one in caplog.records if "too many wait" in one.message]) <= 10
+
+
+def test_a_redirected_message_with_another_id_and_a_forged_mark_are_ignored():
+    """A copy with another id would be new; a mark that is confirmed makes the agent delete messages."""
+    heard = []
+    key = KEYS.of("alice")
+    client = MovingClient("alice", {"h": "127.0.0.1:1"}, "h", heard.append, key=key, plain=True)
+
+    def receive(payload: bytes, *user: tuple[str, str]) -> None:
+        properties = message_properties(list(user))
+        topic = redirect_topic("alice")
+        client._received(SimpleNamespace(topic=topic, payload=payload, properties=properties))
+
+    code = content_code(key, "t/1", b"x", "w:1")
+    for message_id in ("w:1", "w:1", "w:2"):
+        receive(b"x", (TOPIC, "t/1"), (MESSAGE_ID, message_id), (CODE, code))
+    receive(b"x", (TOPIC, "t/1"), (CODE, code))
+    assert [one.payload for one in heard] == [b"x"]
+    mark = "0" * 16
+    for forged in ("", content_code(key, "", b"1" * 16, "")):
+        receive(b"", (MARK, mark), (CODE, forged))
+    assert client._work.empty()
+    receive(b"", (MARK, mark), (CODE, content_code(key, "", mark.encode(), "")))
+    assert client._work.qsize() == 1
+
+
+def test_only_marks_that_are_awaited_count_and_a_redirection_that_has_ended_is_forgotten(monkeypatch):
+    gateway = MqttGateway(dict.fromkeys("hf", Address("127.0.0.1", 1)), Login())
+    begun, can_end = threading.Event(), threading.Event()
+
+    def run(redirection: Redirection) -> None:
+        begun.set()
+        assert can_end.wait(LIMIT)
+        for mark in ("0" * 16, redirection._present):
+            gateway.confirm("alice", mark)
+        assert redirection.confirmed == {redirection._present}
+
+    monkeypatch.setattr(Redirection, "run", run)
+    errors = []
+    gateway.redirect("h", "f", "alice", "0" * 16, errors.append)
+    assert begun.wait(LIMIT)
+    can_end.set()
+    assert wait_for(lambda: errors == [None])
+    assert not gateway._redirections
+    gateway.stop()
+
+
 def test_slow_connections_do_not_keep_operators_out(world):
-    """More of them than there can be; each is idle, so it makes room."""
+    """More of them than there can be; each is idle, so it makes room, and moves can be requested."""
     agent = world.agent
+    world.register("a", "h")
     over = threading.Event()
 
     def work() -> None:
@@ -247,7 +319,7 @@ def test_slow_connections_do_not_keep_operators_out(world):
             slow.append(socket.create_connection(("127.0.0.1", server.server_port)))
             slow[-1].sendall(b"GET /health HTTP/1.1\r\nHost: ")
         operator = Operator(f"http://127.0.0.1:{server.server_port}", "token")
-        assert operator.health()["clients"] == 0
+        assert operator.request_to_move("a", "f")["state"] == "requested"
         assert operator.health()["refused"]["connections:"] >= 2 * MOST_CONNECTIONS
         assert threading.active_count() <= before + 10
     finally:

@@ -314,12 +314,12 @@ def test_the_commands_plan_run_and_summarize_refuse_bad_input_in_one_line(run, t
     for status, expected in ((401, 2), (500, 3)):  # neither means that a client refuses
         answer = status, {"error": "no"}
         monkeypatch.setattr(
-            "broadloom.agents.moves.operator_api.Operator._ask_once", lambda *_, answer=answer: answer
+            "broadloom.agents.moves.operator_client.Operator._ask_once", lambda *_, answer=answer: answer
         )
         code, _, err = run("migrate", "run", tmp_path / "one", "--quiet")
         assert (code, err.count("\n"), "the agent says: no" in err) == (expected, 1, True)
-    monkeypatch.setattr("broadloom.agents.moves.operator_api.Operator._ask_once", _refuse_connection)
-    monkeypatch.setattr("broadloom.agents.moves.operator_api.PATIENCE", 0.0)
+    monkeypatch.setattr("broadloom.agents.moves.operator_client.Operator._ask_once", _refuse_connection)
+    monkeypatch.setattr("broadloom.agents.moves.operator_client.PATIENCE", 0.0)
     code, _, err = run("migrate", "summarize", "-o", tmp_path / "s")
     assert (code, "does not answer" in err, "token" in err.replace("token-file", "")) == (3, True, False)
     assert not np.any([(tmp_path / "s").exists()])

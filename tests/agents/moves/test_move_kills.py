@@ -32,7 +32,7 @@ from moving_child import policy_for, run_agent, run_client
 from broadloom.agents.moves.move_agent import MoveAgent, Timing
 from broadloom.agents.moves.move_registry import Move, MoveState
 from broadloom.agents.moves.moving_client import MovingClient
-from broadloom.agents.moves.operator_api import Operator
+from broadloom.agents.moves.operator_client import Operator
 from broadloom.deployment.rehearsal.mosquitto_lab import MosquittoLab
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("moves"), pytest.mark.kills]

@@ -41,6 +41,15 @@ def test_a_run_reports_who_moves_and_why_others_do_not():
     }
 
 
+def test_a_run_does_not_wait_for_absent_clients(monkeypatch):
+    """They still count at both brokers, and the agent moves them when they come."""
+    monkeypatch.setattr("broadloom.agents.moves.move_plans.ABSENT_SECONDS", 0.0)
+    seen: list[RunProgress] = []
+    ended = run_moves(PLAN, Undecided("replicated"), sleep=lambda _: None, watch=seen.append)
+    assert ended == {"absent": 1, "no_room": 1}
+    assert seen[-1].reasons["a"] == "absent: waiting for the client to connect"
+
+
 def test_the_reasons_are_listed_by_how_many_clients_they_stop():
     class Operator:
         def health(self):

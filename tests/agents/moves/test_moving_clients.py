@@ -54,7 +54,7 @@ from broadloom.agents.moves.moving_client import (
     OutboxFullError,
     SeenMessages,
 )
-from broadloom.agents.moves.operator_api import Operator
+from broadloom.agents.moves.operator_client import Operator
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.reserved_topics import MESSAGE_ID
@@ -123,11 +123,12 @@ def test_twenty_clients_move_under_load_without_lost_or_duplicated_messages(tmp_
         expected, lost, doubled = traffic.counts(topics_of)
         homes = {one["client"]: one["broker"] for one in operator.clients()}
         moves = operator.health()["moves"]
+        notes = [one["note"] for one in operator.moves() if one["note"]]
         second.kill()
         second.join()
     assert (lost, doubled) == (0, 0)
     assert expected > 2_000
-    assert moves == {"redirected": 18, "declined": 2}
+    assert moves == {"redirected": 18, "declined": 2}, notes
     assert homes == {client.name: client.home for client in clients}
     assert sorted(name for name, home in homes.items() if home == "h") == ["c3", "c7"]
 
@@ -589,3 +590,25 @@ def test_a_client_whose_clock_is_years_ahead_can_register(tmp_path, monkeypatch,
         assert wait_for(lambda: agent.registry.residents["early"].filters == (("t/1", 1),))
         client.stop()
     assert "more than a year ahead" in caplog.text
+
+
+def test_a_late_answer_to_an_earlier_ready_does_not_outdate_the_next_one(monkeypatch):
+    """Otherwise two answers under way would outdate each other for ever, and the client would never move."""
+    client = MovingClient("c", {"h": "127.0.0.1:1", "f": "127.0.0.1:2"}, "h", plain=True)
+    ready, moved = [], []
+    monkeypatch.setattr(client, "_send_call", lambda _call, message: ready.append(message.number))
+    monkeypatch.setattr(client, "_move_to", lambda broker: moved.append(broker) or True)
+
+    def order(number: int) -> None:
+        client._on_connect_order(ConnectOrder("0" * 16, "f", "127.0.0.1:2", number))
+
+    order(0)
+    monkeypatch.setattr(client_module, "READY_SECONDS", 0.0)  # no answer in time
+    order(0)
+    monkeypatch.setattr(client_module, "READY_SECONDS", 60.0)
+    assert len(ready) == 2
+    order(ready[0])
+    order(0)
+    assert (len(ready), moved) == (2, [])
+    order(ready[1])
+    assert moved == ["f"]

@@ -23,7 +23,8 @@ from broadloom.agents.moves.move_agent import MoveAgent
 from broadloom.agents.moves.move_plans import MoveRefusedError
 from broadloom.agents.moves.move_registry import Forgotten, MoveJournal
 from broadloom.agents.moves.move_service import AgentConfig, serving
-from broadloom.agents.moves.operator_api import HttpServer, Operator, OperatorApi, api_description
+from broadloom.agents.moves.operator_api import HttpServer, OperatorApi, api_description
+from broadloom.agents.moves.operator_client import Operator
 from broadloom.deployment.rehearsal.mosquitto_lab import free_ports
 from broadloom.mqtt.endpoint import Address, Login, read_secret
 

@@ -6,9 +6,13 @@ import asyncio
 import random
 import socket
 import subprocess
+import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -16,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ordinary import (
     HOST,
+    POLICY,
     Publisher,
     RoutedBrokers,
     Subscriber,
@@ -28,9 +33,9 @@ from ordinary import (
 
 import broadloom as bl
 from broadloom.agents.moves.client_policy import MovePolicy
-from broadloom.agents.moves.client_relay import MOST_REFUSALS, RelayedMove, RelayPlan
 from broadloom.agents.moves.move_agent import MoveAgent, Timing
 from broadloom.agents.moves.move_registry import (
+    COMING,
     ORDINARY,
     Abandoned,
     Move,
@@ -38,10 +43,12 @@ from broadloom.agents.moves.move_registry import (
     MoveState,
     Registry,
     Resident,
+    Stray,
 )
-from broadloom.agents.moves.operator_api import Operator
+from broadloom.agents.moves.operator_client import Operator
 from broadloom.agents.moves.ordinary_clients import SeenClient
-from broadloom.agents.moves.ordinary_steps import COMING, OrdinarySteps
+from broadloom.agents.moves.ordinary_steps import OrdinarySteps
+from broadloom.agents.moves.relayed_move import MOST_REFUSALS, RelayedMove, RelayPlan
 from broadloom.agents.moves.session_reader import (
     MOST_WAITING,
     KnownContents,
@@ -133,6 +140,7 @@ def test_the_first_rule_of_the_policy_file_decides(tmp_path):
         ('[[rules]]\nclients = ["*"]\nhours = "05:00-05:00"\n', "which is empty"),
         ('[[rules]]\nclients = ["*"]\ndays = ["someday"]\n', "days has 'someday'"),
         ('[[rules]]\nclients = ["*"]\nmove = 1\n', "move is 1; give true or false"),
+        ('[[rules]]\nclients = ["*"]\nplace = ["x"]\n', "policy.toml, rule 1: place is"),
         ('[[rules]]\nclients = "c"\n', "clients is 'c'; give a list"),
         ('at_once = 0\n[[rules]]\nclients = ["*"]\n', "at_once is 0"),
         ('[[rules]]\nclients = ["*"]\nnow = true\n', "'now' is unknown"),
@@ -227,7 +235,7 @@ def test_a_client_that_has_passed_the_relay_by_is_called_back():
     is_at = Mock(return_value=False)
     steps = OrdinarySteps(
         *(clients, registry, {}, {}, Mock(), lambda call: call, lambda *_: True, Mock(), is_at),
-        *(lambda: 0.0, vars(Timing())),
+        *(lambda: 0.0, vars(Timing()), lambda _: (None, "")),
     )
     steps._left.add(move.id)
     steps.advance(move, 60.0, 60.0)
@@ -269,6 +277,151 @@ def test_a_client_does_not_move_to_a_broker_where_another_has_its_id(tmp_path, l
             sight.has_session.assert_called_with("c", "oslo", is_sure=False)
     finally:
         journal.close()
+
+
+@contextmanager
+def an_agent(folder: Path, seen: SeenClient, policy: str = POLICY) -> Iterator[tuple[MoveAgent, Mock, Mock]]:
+    """An agent whose brokers show one client, its view of the brokers, and its relay."""
+    (folder / "policy.toml").write_text(policy)
+    sight = Mock()
+    sight.find.return_value = seen
+    sight.has_session.return_value = False
+    relay = Mock(policy=MovePolicy.load(folder / "policy.toml"))
+    nowhere = dict.fromkeys(("rome", "oslo", "bern"), Address("127.0.0.1", 1))
+    journal = MoveJournal(folder / "journal")
+    try:
+        yield MoveAgent(nowhere, Mock(), journal, ordinary=relay, sight=sight), sight, relay
+    finally:
+        journal.close()
+
+
+def test_a_client_whose_subscriptions_are_not_all_known_is_not_moved(tmp_path):
+    """Its move waits until they are, and fails if they stay unknown; the note says what to do."""
+    partly = SeenClient("c", "rome", (("t/1", 1),), True, True, is_whole=False)
+    with an_agent(tmp_path, partly) as (agent, sight, relay):
+        now = agent.now()
+        move = agent.request_to_move("c", "oslo").id
+        agent.step(now)
+        assert agent.registry.moves[move].state is MoveState.REQUESTED
+        assert "has not shown all its subscriptions" in agent.registry.moves[move].note
+        agent.step(now + agent.timing.move + 1)
+        assert agent.registry.moves[move].state is MoveState.FAILED
+        assert "give mosquitto.db in `subscriptions`" in agent.registry.moves[move].note
+        assert not relay.prepare.called
+        sight.find.return_value = replace(partly, keeps=False)  # it subscribes anew wherever it connects
+        move = agent.request_to_move("c", "oslo").id
+        agent.step(now)
+        assert agent.registry.moves[move].state is MoveState.ACCEPTED
+
+
+@pytest.mark.parametrize("event", ["subscribes", "goes to bern", "goes to oslo", "has a twin"])
+def test_what_a_client_does_between_the_request_and_its_move_counts(tmp_path, event):
+    """The policy can let it move hours later: its filters can be others, and it can be elsewhere."""
+    seen = SeenClient("c", "rome", (("t/1", 1),), True, True)
+    night = time.gmtime(time.time() + 7200).tm_hour
+    hours = f'hours = "{night:02}:00-{(night + 1) % 24:02}:00"\n'
+    with an_agent(tmp_path, seen, f"{POLICY}{hours}") as (agent, sight, relay):
+        now = agent.now()
+        move = agent.request_to_move("c", "oslo").id
+        agent.step(now)
+        assert agent.registry.moves[move].state is MoveState.STAYING
+        until = agent.registry.moves[move].until + 1
+        if event == "subscribes":
+            sight.find.return_value = replace(seen, filters=(("t/1", 1), ("t/2", 1)))
+        elif event == "has a twin":
+            sight.has_session.return_value = True
+        else:
+            sight.find.return_value = replace(seen, broker=event[-4:])
+        for _ in range(3):
+            agent.step(until)
+        if event == "subscribes":
+            assert relay.prepare.call_args[0][0].filters == (("t/1", 1), ("t/2", 1))
+        else:
+            expected = (
+                "also has a session at 'oslo'" if event == "has a twin" else f"is at {event[-4:]!r} now"
+            )
+            assert agent.registry.moves[move].state is MoveState.FAILED
+            assert expected in agent.registry.moves[move].note
+            assert not relay.prepare.called
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_a_client_subscribes_to_while_it_moves_is_not_lost(tmp_path, is_late):
+    """Its session is prepared anew; if it has left already, it goes back home, where it has everything."""
+    seen = SeenClient("c", "rome", (("t/1", 1),), True, True)
+    more = replace(seen, filters=(("t/1", 1), ("t/2", 1)))
+    with an_agent(tmp_path, seen) as (agent, sight, relay):
+        now = agent.now()
+        move = agent.request_to_move("c", "oslo").id
+
+        def run(seconds: float) -> None:
+            for _ in range(3):
+                while not agent._inbox.empty():
+                    agent._inbox.get()()
+                agent.step(now + seconds)
+
+        run(0)
+        relay.prepare.call_args[0][1](None)
+        if not is_late:
+            sight.find.return_value = more
+            run(5)
+            assert relay.prepare.call_args[0][0].filters == more.filters
+            assert not relay.take_over.called
+            relay.prepare.call_args[0][1](None)
+        run(20)
+        assert relay.take_over.called
+        sight.find.return_value = more
+        relay.take_over.call_args[0][3](None)
+        run(20)
+        note = agent.registry.moves[move].note
+        assert (note == COMING) != is_late
+        assert ("changed its subscriptions while it left" in note) == is_late
+        assert relay.give_up.called == is_late
+
+
+def test_a_client_with_a_clean_session_has_moved_when_it_has_arrived(tmp_path):
+    """If it does not come, its move fails, and the map sends it home again."""
+    seen = SeenClient("c", "rome", (("t/1", 1),), True, False)
+    for has_come in (True, False):
+        folder = tmp_path / str(has_come)
+        folder.mkdir()
+        with an_agent(folder, seen) as (agent, sight, relay):
+            sight.is_connected.return_value = False
+            now = agent.now()
+            move = agent.request_to_move("c", "oslo").id
+            for seconds in (0, 1, 5, 6, 7):
+                agent.step(now + seconds)
+            relay.hand_over.call_args[0][3](None)
+            agent._inbox.get()()
+            agent.step(now + 8)
+            assert agent.registry.moves[move].state is MoveState.CONNECTED
+            sight.is_connected.return_value = has_come
+            agent.step(now + 9 if has_come else now + 9 + agent.timing.move)
+            sight.is_connected.assert_called_with("c", "oslo")
+            state, home = agent.registry.moves[move].state, agent.registry.residents["c"].broker
+            expected = (MoveState.REDIRECTED, "oslo") if has_come else (MoveState.FAILED, "rome")
+            assert (state, home) == expected
+            assert relay.give_up.called != has_come
+            assert not relay.take_over.called
+
+
+def test_a_session_is_not_prepared_while_an_earlier_one_of_the_client_is_being_ended(tmp_path):
+    """The end of what a move has left there would end it, too."""
+    seen = SeenClient("c", "rome", (("t/1", 1),), True, True)
+    with an_agent(tmp_path, seen) as (agent, _, relay):
+        now = agent.now()
+        resident = Resident("c", "rome", (("t/1", 1),), None, 0.0, (), 0.0, ORDINARY, True)
+        agent._save([resident, Stray("c", "oslo", now - 60, False, "0" * 16, last=True)])
+        agent.step(now + agent.timing.ttl)
+        then = agent._gateway.forget.call_args[0][2]
+        agent.request_to_move("c", "oslo")
+        for seconds in (6, 7, 8):
+            agent.step(now + seconds)
+        assert not relay.prepare.called
+        then(None)
+        agent._inbox.get()()
+        agent.step(now + 10)
+        assert relay.prepare.called
 
 
 def publish_lines(port: int, topic: str, count: int, first: int = 0) -> None:
@@ -494,8 +647,8 @@ class TestLive:
                 assert wait_for(lambda: state_of(operator, "c-1") == "redirected")
                 assert wait_for(lambda: system.connected("c-1")[-1] == "b")
                 assert (
-                    system.connected("c-1").count("b") <= 4
-                )  # by the agent twice, by the relay, and by itself
+                    system.connected("c-1").count("b") <= 5
+                )  # by the agent three times, by the relay, and by itself
                 more = load.sent + 5
                 assert wait_for(lambda: load.sent > more)
             assert wait_for(lambda: not load.missing(client.got()))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("broadloom.agents.moves")
 MOST_PROBLEMS = 100
 START_SECONDS = 30.0  # for reading what is known from before
+LOCAL_END = "local."
 _KEEPS = {ENDS: False, STAYS: True}
 
 
@@ -100,9 +101,16 @@ class ClientWatch:
         return [one for one in found if one is not None]
 
     def _is_bridge(self, client: str) -> bool:
-        """Whether a client is an end of a bridge between brokers, which does not move."""
-        name = client.removeprefix("local.")  # as mosquitto names the end at its own broker
-        return any(name in watch.followed.bridges for watch in self._watches.values())
+        """Whether a client is an end of a bridge between brokers, which does not move.
+
+        A mosquitto names the end at its own broker `local.` and the name of the other end, which can be at a
+        broker that is not followed. No line tells that it connects.
+        """
+        followed = [watch.followed for watch in self._watches.values()]
+        if any(client.removeprefix(LOCAL_END) in one.bridges for one in followed):
+            return True
+        sessions = [one.sessions[client] for one in followed if client in one.sessions]
+        return client.startswith(LOCAL_END) and not any(one.has_connected for one in sessions)
 
     def _found(self, client: str) -> SeenClient | None:
         sessions = {
@@ -115,7 +123,8 @@ class ClientWatch:
         broker = max(sessions, key=lambda name: _rank(sessions[name]))
         session = sessions[broker]
         filters = tuple((text, session.qualities.get(text, 1)) for text in sorted(session.filters))
-        return SeenClient(client, broker, filters, session.connected, _KEEPS.get(session.lasting))
+        keeps = _KEEPS.get(session.lasting)
+        return SeenClient(client, broker, filters, session.connected, keeps, session.is_whole)
 
     def _on_problem(self, text: str) -> None:
         if text not in self._problems and len(self._problems) < MOST_PROBLEMS:

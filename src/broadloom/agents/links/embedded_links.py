@@ -27,9 +27,9 @@ from broadloom.agents.links.site_agent import SiteAgent
 from broadloom.agents.links.stamps import FleetKey
 from broadloom.agents.monitoring import Family, labels
 from broadloom.agents.moves.control_messages import is_client_filter
-from broadloom.agents.moves.move_service import AgentConfig, check_names, login_of, part_of, text_of
+from broadloom.agents.moves.move_service import AgentConfig, login_of, part_of, text_of
 from broadloom.agents.moves.traffic_summary import Site
-from broadloom.checks import check_count, check_number
+from broadloom.checks import check_count, check_names, check_number
 from broadloom.deployment.fleet_file import LARGEST_WINDOW
 from broadloom.errors import InputError, error_from_os
 from broadloom.model import Interest, Overlay, Weights, publishers_among

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,8 @@ _DATE = r"\d{4}-\d\d-\d\d[T ][\d:.+-]+Z?"
 _STAMP = re.compile(rf"(?:\d{{9,}}|{_DATE}): ")
 _SUBSCRIBE = re.compile(r" [012] (?=.)")
 MOST_BRIDGES = 1_000
+# Sessions whose end is remembered.
+MOST_ENDS = 10_000
 _CONNECT = re.compile(
     r"New (?:client|bridge) connected from \S+ as (.+) \(p(\d+), c([01]), k\d+(?:, u'.*')?\)\."
 )
@@ -95,6 +97,10 @@ class FollowedSession:
         parked: whether the broker's counts could not tell it from other unsure sessions.
         since: the time at which its client disconnected, in seconds since 1970.
         qualities: the quality of service of filters; those from before a restart lack it.
+        has_connected: whether a line has told that its client connected; none does of the end of a bridge at
+            its own broker.
+        is_whole: whether all its filters are known: none can be missing.
+        touched: the time of the last event that concerns its filters, in seconds since 1970.
     """
 
     filters: set[str] = field(default_factory=set)
@@ -104,6 +110,9 @@ class FollowedSession:
     parked: bool = False
     since: float = 0.0
     qualities: dict[str, int] = field(default_factory=dict)
+    has_connected: bool = False
+    is_whole: bool = False
+    touched: float = 0.0
 
 
 class FollowedSessions:
@@ -116,6 +125,9 @@ class FollowedSessions:
         cut: subscriptions whose line is cut off, so that their filter is unknown.
         events: the number of connections, subscriptions and their ends so far.
         bridges: the client ids of bridges that have connected from other brokers.
+        ended_at: when sessions ended, by client; the newest `MOST_ENDS` of them.
+        knows_all: whether all sessions are known, so that one that is not known is new.
+        missed_at: the time at which lines were last missing, in seconds since 1970.
 
     Examples:
         >>> followed = FollowedSessions()
@@ -135,6 +147,9 @@ class FollowedSessions:
         self.refused = 0
         self.cut = 0
         self.events = 0
+        self.ended_at: dict[str, float] = {}
+        self.knows_all = False
+        self.missed_at = 0.0
         self._unsubscribing: str | None = None
         self._odd: set[str] = set()  # clients whose id begins like a line about another event
 
@@ -179,6 +194,9 @@ class FollowedSessions:
         if len(event.encode("utf-8", "replace")) >= LONGEST_EVENT:
             self.cut += 1
             self.events += 1
+            for client, _, _ in _subscriptions(event):
+                if client in self.sessions:
+                    self.sessions[client].is_whole = False
             return
         readings = list(_subscriptions(event))
         known = [one for one in readings if one[0] in self.sessions and self.sessions[one[0]].connected]
@@ -245,11 +263,14 @@ class FollowedSessions:
             return
         if clean_start:
             self._drop(client, list(session.filters))
+            session.is_whole = True
+        session.touched = time.time()
         own = client.startswith(OWN_CLIENTS)
         session.lasting = ENDS if clean_start else STAYS
         if protocol >= MQTT_5 and not own:
             session.lasting = UNKNOWN
         session.connected = True
+        session.has_connected = True
         session.unsure = False
         session.parked = False
 
@@ -260,6 +281,7 @@ class FollowedSessions:
         if session is None:
             return
         session.connected = True
+        session.touched = time.time()
         if quality is not None:
             session.qualities[topic_filter] = quality
         if topic_filter in session.filters:
@@ -268,6 +290,7 @@ class FollowedSessions:
         if wanted is not None:
             if wanted not in self.wanted and len(self.wanted) >= MOST_FILTERS:
                 self.refused += 1
+                session.is_whole = False
                 return
             self.wanted[wanted] += 1
         session.filters.add(topic_filter)
@@ -276,7 +299,10 @@ class FollowedSessions:
         """A client has unsubscribed."""
         self.events += 1
         session = self.sessions.get(client)
-        if session is not None and topic_filter in session.filters:
+        if session is None:
+            return
+        session.touched = time.time()
+        if topic_filter in session.filters:
             self._drop(client, [topic_filter])
 
     def disconnected(self, client: str) -> None:
@@ -299,6 +325,10 @@ class FollowedSessions:
             self._drop(client, list(self.sessions[client].filters))
             del self.sessions[client]
             self._odd.discard(client)
+            self.ended_at.pop(client, None)
+            self.ended_at[client] = time.time()
+            if len(self.ended_at) > MOST_ENDS:
+                del self.ended_at[next(iter(self.ended_at))]
 
     def restarted(self) -> None:
         """The broker has started: sessions that end with their connection have ended, others can have."""
@@ -312,11 +342,33 @@ class FollowedSessions:
                 session.parked = False
 
     def missed(self) -> None:
-        """Lines are missing here: any session can have ended."""
+        """Lines are missing here: any session can have ended, or have filters that are not known."""
         self.events += 1
+        self.knows_all = False
+        self.missed_at = time.time()
         for session in self.sessions.values():
             session.unsure = True
             session.parked = False
+            session.is_whole = False
+            session.touched = self.missed_at
+
+    def saved(self, client: str, filters: Mapping[str, int]) -> None:
+        """All filters of a session with their QoS, as the broker has saved them since its last event."""
+        session = self._session(client)
+        if session is None:
+            return
+        connected = session.connected
+        self._drop(client, session.filters - filters.keys())
+        session.is_whole = True
+        for topic_filter, quality in filters.items():
+            self.subscribed(client, topic_filter, quality)
+        session.connected = connected
+
+    def found_all(self) -> None:
+        """The broker counts exactly the subscriptions that are known."""
+        self.knows_all = not self.refused
+        for session in self.sessions.values():
+            session.is_whole = True
 
     # Unsure sessions.
 
@@ -347,9 +399,12 @@ class FollowedSessions:
     # State on disk.
 
     def to_json(self) -> list[list[Any]]:
-        """One row per session: client, lasting, connected, unsure, filters."""
+        """One row per session: client, lasting, connected, unsure, filters, and three properties."""
         return [
-            [client, session.lasting, session.connected, session.unsure, sorted(session.filters)]
+            [
+                *(client, session.lasting, session.connected, session.unsure, sorted(session.filters)),
+                *(client in self.bridges, session.has_connected, session.is_whole),
+            ]
             for client, session in self.sessions.items()
         ]
 
@@ -360,7 +415,9 @@ class FollowedSessions:
             ValueError: they are not such rows.
         """
         for row in rows:
-            client, lasting, connected, unsure, filters = row
+            client, lasting, connected, unsure, filters, *more = row
+            # An earlier version did not save them.
+            is_bridge, has_connected, is_whole = (*more, False, False, False)[:3]
             if not isinstance(client, str) or lasting not in (ENDS, STAYS, UNKNOWN):
                 raise ValueError(f"{row!r:.80} is not a session")
             for topic_filter in filters:
@@ -370,14 +427,19 @@ class FollowedSessions:
                 session.lasting = lasting
                 session.connected = bool(connected)
                 session.unsure = bool(unsure)
+                session.has_connected = bool(has_connected)
+                session.is_whole = bool(is_whole)
+            if is_bridge:
+                self.bridges.add(client)
 
     def _session(self, client: str) -> FollowedSession | None:
         session = self.sessions.get(client)
         if session is None:
             if len(self.sessions) >= MOST_SESSIONS:
                 self.refused += 1
+                self.knows_all = False
                 return None
-            session = self.sessions[client] = FollowedSession()
+            session = self.sessions[client] = FollowedSession(is_whole=self.knows_all)
             if f"{client} ".startswith(_OTHER):
                 self._odd.add(client)
         return session

@@ -161,6 +161,7 @@ class MosquittoWatch:
                 return {}, None
             header, rows, lines, at = found
             self.followed.load(rows)
+            self.followed.knows_all = header.get("knows_all") is True
             for kind, event in lines:
                 self._follow(kind, event)
         except (OSError, ValueError, TypeError, IndexError) as error:
@@ -228,6 +229,7 @@ class MosquittoWatch:
             tail.skip_to_last(MOST_LOG)
         if is_whole and not too_long:
             self.followed = FollowedSessions()  # the log tells everything
+            self.followed.knows_all = not self._saved  # sessions from before are in mosquitto.db
         else:
             self.followed.missed()
 
@@ -400,7 +402,10 @@ class MosquittoWatch:
             return  # the file can be ahead of the tick, or behind it
         if COUNT not in self._counts:
             return
-        judgement = self._ledger.judge(self._counts[COUNT] + self._counts.get(SHARED_COUNT, 0), known)
+        count = self._counts[COUNT] + self._counts.get(SHARED_COUNT, 0)
+        judgement = self._ledger.judge(count, known)
+        if known == (count, {}, {}) and known == KnownCounts.of(self.followed):
+            self.followed.found_all()
         self.followed.confirm(judgement.exist)
         self.followed.park(judgement.parked)
         self._end_doomed(judgement.ended)
@@ -459,18 +464,33 @@ class MosquittoWatch:
             return
         self._set_problem(str(path), None)
         self._saved_at[path] = found.st_mtime
-        known = set(self.followed.sessions)
+        ends = self.followed.ended_at
+        ended = {client for client in ends if ends[client] > found.st_mtime - QUIET_SECONDS}
+        known = ended | set(self.followed.sessions)
         now = time.time()
+        filters: dict[str, dict[str, int]] = {}
         for one in saved.subscriptions:
+            filters.setdefault(one.client, {})[one.filter] = one.qos
             if one.client not in known and not saved.has_expired(one.client, now):
                 self.followed.subscribed(one.client, one.filter, one.qos)
                 session = self.followed.sessions.get(one.client)
                 if session is not None:
                     session.lasting = STAYS
                     session.connected = False
+                    session.touched = 0.0
         if saved.damage is None:
             self._end_unsaved(set(saved.expires), found.st_mtime)
+            self._complete_saved(filters, found.st_mtime - QUIET_SECONDS)
         self._note_event()
+
+    def _complete_saved(self, filters: dict[str, dict[str, int]], at: float) -> None:
+        """Take all filters of sessions that have not changed between a time and the writing of the file."""
+        followed = self.followed
+        for client in filters.keys() & followed.sessions.keys():
+            session = followed.sessions[client]
+            if not session.is_whole and session.touched < at:
+                followed.saved(client, filters[client])
+        followed.knows_all = followed.knows_all or (followed.missed_at < at and not followed.refused)
 
     def _end_unsaved(self, saved: set[str], at: float) -> None:
         for client, session in list(self.followed.sessions.items()):
@@ -500,7 +520,8 @@ class MosquittoWatch:
     def _save(self) -> None:
         tail = None if self._tail is None else self._tail.to_json()
         try:
-            self._state.write({"tail": tail}, self.followed.to_json())
+            header = {"tail": tail, "knows_all": self.followed.knows_all}
+            self._state.write(header, self.followed.to_json())
             self._dirty = False
         except BroadloomError as error:
             self._problem(str(error))

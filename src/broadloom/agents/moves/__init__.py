@@ -24,7 +24,7 @@ from broadloom.agents.moves.move_plans import (
 from broadloom.agents.moves.move_registry import NEXT, Move, MoveState, Resident
 from broadloom.agents.moves.move_service import PORT, TOKEN, AgentConfig, MoveService, serving, summarize
 from broadloom.agents.moves.moving_client import ClientMessage, MovingClient, OutboxFullError
-from broadloom.agents.moves.operator_api import Operator
+from broadloom.agents.moves.operator_client import Operator
 from broadloom.agents.moves.ordinary_clients import ClientSight, OrdinaryMover, SeenClient
 from broadloom.agents.moves.traffic_summary import SentTraffic, Site, live_tables, save_tables, traffic_matrix
 

@@ -26,7 +26,7 @@ from broadloom.mqtt.paho import (
     subscription_options,
     user_properties,
 )
-from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX, MOVE_AGENT
+from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX, MESSAGE_ID, MOVE_AGENT
 from broadloom.mqtt.topic_filters import QosFilters
 
 if TYPE_CHECKING:
@@ -124,7 +124,13 @@ class MqttGateway:
         key = None if self._keys is None else self._keys.of(client)
         redirection = Redirection(*addresses, client, self._login, token, key)
         self._redirections[client] = redirection
-        self._submit(then, redirection.run)
+
+        def ended(error: str | None) -> None:
+            if self._redirections.get(client) is redirection:
+                del self._redirections[client]
+            then(error)
+
+        self._submit(ended, redirection.run)
 
         def stop() -> None:
             redirection.stopped = True
@@ -135,7 +141,7 @@ class MqttGateway:
         """A client has confirmed that it has all redirected messages before a mark."""
         redirection = self._redirections.get(client)
         if redirection is not None:
-            redirection.confirmed.add(mark)
+            redirection.confirm(mark)
 
     def _submit(self, then: Then, work: Callable[..., str | None], *arguments: Any) -> None:
         def run() -> None:
@@ -239,6 +245,11 @@ class Redirection:
         self._has_asked = False
         self._waiting: list[Any] = []  # messages that are not forwarded yet
 
+    def confirm(self, mark: str) -> None:
+        """The client has confirmed a mark; only those that are awaited count."""
+        if mark in (self._present, self._batch_mark):
+            self.confirmed.add(mark)
+
     def run(self) -> str | None:
         """Forward the queue in this thread; returns the error, or None on success."""
         mark = to_client(self._name, "mark"), self._token.encode(), 1
@@ -303,7 +314,10 @@ class Redirection:
 
     def _send_mark(self, mark: str) -> None:
         """Send a mark, which the client confirms when it has all messages before it."""
-        properties = message_properties([(MARK, mark)], seconds=CALL_SECONDS)
+        user = [(MARK, mark)]
+        if self._key is not None:
+            user.append((CODE, content_code(self._key, "", mark.encode(), "")))
+        properties = message_properties(user, seconds=CALL_SECONDS)
         sent = self._writer.publish(redirect_topic(self._name), b"", 1, properties=properties)
         self._in_flight.add(sent.mid)
 
@@ -335,7 +349,8 @@ class Redirection:
         if message.topic != topic:  # a message that is redirected again has its topic already
             user = [(TOPIC, message.topic), *(pair for pair in user if pair[0] not in (TOPIC, CODE, MARK))]
             if self._key is not None:
-                user.append((CODE, content_code(self._key, message.topic, message.payload)))
+                message_id = dict(user).get(MESSAGE_ID, "")
+                user.append((CODE, content_code(self._key, message.topic, message.payload, message_id)))
         sent = self._writer.publish(
             topic, message.payload, 1, properties=message_properties(user, message.properties)
         )

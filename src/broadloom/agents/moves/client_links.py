@@ -15,7 +15,7 @@ log = logging.getLogger("broadloom.agents.moves")
 class ClientLinks(Protocol):
     """Links that carry the messages of clients to and from their brokers.
 
-    Control topics (`broadloom/...`) never cross a link.
+    Control topics (`$broadloom/...`) never cross a link.
     """
 
     def carry(self, broker: str, filters: Collection[str]) -> None:
@@ -54,8 +54,7 @@ class HeldLinks(Protocol):
 class LinksEverywhere:
     """Links that carry everything to every broker, as native bridges do.
 
-    They must not carry control topics: a bridge of all topics (`topic #`) must exclude `broadloom/#`.
-    Mosquitto's bridges cannot exclude topics, so list the topics in use, such as `topic weather/# both`.
+    They must not carry control topics, which begin with `$`; a bridge of all topics (`topic #`) does not.
 
     Examples:
         >>> LinksEverywhere().carried("rome", ["a/#"])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from broadloom.agents.moves.control_messages import ACCEPT, DECLINE, PolicyAnswer, check_place
-from broadloom.checks import check_count
+from broadloom.checks import check_count, check_names
 from broadloom.errors import InputError
 from broadloom.storage import read_toml
 
@@ -99,7 +99,7 @@ class MovePolicy:
         """
         file = Path(path)
         content = read_toml(file)
-        _check_names(content, {"at_once", "rules"}, str(file))
+        check_names(content, {"at_once", "rules"}, str(file))
         rules = content.get("rules", [])
         if not isinstance(rules, list) or not rules:
             raise InputError(f"{file} has no rules; give at least one as [[rules]] with clients")
@@ -127,7 +127,7 @@ class MovePolicy:
 def _rule(section: Any, where: str) -> PolicyRule:
     if not isinstance(section, dict):
         raise InputError(f"{where} is {section!r:.40}; give a table with clients")
-    _check_names(section, _RULE, where)
+    check_names(section, _RULE, where)
     move = section.get("move", True)
     if not isinstance(move, bool):
         raise InputError(f"{where}: move is {move!r:.40}; give true or false")
@@ -141,8 +141,15 @@ def _rule(section: Any, where: str) -> PolicyRule:
         _texts(section, "to", where),
         _hours(section.get("hours"), where),
         _days(_texts(section, "days", where), where),
-        check_place(section.get("place")),
+        _place(section.get("place"), where),
     )
+
+
+def _place(value: Any, where: str) -> tuple[float, ...] | None:
+    try:
+        return check_place(value)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def _texts(section: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
@@ -170,9 +177,3 @@ def _days(names: tuple[str, ...], where: str) -> tuple[int, ...]:
         if name not in DAYS:
             raise InputError(f"{where}: days has {name!r:.20}; give some of {', '.join(DAYS)}")
     return tuple(DAYS.index(name) for name in names)
-
-
-def _check_names(section: Mapping[str, Any], known: set[str], where: str) -> None:
-    for name in section:
-        if name not in known:
-            raise InputError(f"{where}: {name!r} is unknown; there are {', '.join(sorted(known))}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from broadloom.deployment.targets.haproxy_router import map_key, map_text, read_map
-from broadloom.errors import UnreachableError
+from broadloom.errors import StorageError, UnreachableError
 from broadloom.mqtt.endpoint import Address
 from broadloom.storage import write_file
 
@@ -20,7 +20,8 @@ MOST_ANSWER = 64 << 20  # bytes of a map
 class HaproxyRouter:
     """The map of one or more HAProxys, from client ids to brokers.
 
-    The file is written before HAProxy is told, so that a router that starts at any moment has the map.
+    The file is written before HAProxy is told, so that a router that starts at any moment has the map. A
+    change without which a client cannot connect is made in the routers also if the file cannot be written.
 
     Args:
         sockets: the runtime sockets, each the path of a Unix socket or `host:port`.
@@ -35,29 +36,46 @@ class HaproxyRouter:
         self._path = path
         self._lock = threading.Lock()
         self._known: dict[str, str] = {}  # backends by percent-encoded client id
+        self._is_saved = True
         if path is not None and path.exists():
             self._known = read_map(path.read_text())
 
-    def send(self, backends: Mapping[str, str]) -> None:
+    def send(self, backends: Mapping[str, str], is_urgent: bool = False) -> None:
         """Change the backends of some clients, in the file and in all routers.
+
+        Args:
+            backends: the new backends by client.
+            is_urgent: whether routers are told although the file cannot be written; `synchronize` does that
+                later.
 
         Raises:
             UnreachableError: a router does not answer, or refuses; the file has the change.
-            StorageError: the file cannot be written; nothing is changed.
+            StorageError: the file cannot be written; nothing is changed, unless it is urgent.
         """
         changed = {map_key(client): backend for client, backend in backends.items()}
+        failure: StorageError | None = None
         with self._lock:
-            if not changed.items() <= self._known.items():
-                self._write(self._known | changed)
+            if not self._is_saved or not changed.items() <= self._known.items():
+                try:
+                    self._write(self._known | changed)
+                except StorageError as error:
+                    if not is_urgent:
+                        raise
+                    failure = error
                 self._known |= changed
             for router in self._sockets:
                 self._tell(router, changed)
+        if failure is not None:
+            raise failure
 
     def synchronize(self) -> None:
         """Tell routers what they lack: one that has restarted elsewhere has forgotten changes.
 
+        A file that could not be written is written again.
+
         Raises:
             UnreachableError: a router does not answer.
+            StorageError: the file cannot be written.
         """
         with self._lock:
             for router in self._sockets:
@@ -66,12 +84,16 @@ class HaproxyRouter:
                 wrong = {key: value for key, value in self._known.items() if has.get(key) != value}
                 if wrong:
                     self._tell(router, wrong)
+            if not self._is_saved:
+                self._write(self._known)
 
     def _write(self, backends: Mapping[str, str]) -> None:
+        self._is_saved = False
         if self._path is not None:
             lines = [f"{key} {backend}" for key, backend in sorted(backends.items())]
             text = map_text({}) + "".join(f"{line}\n" for line in lines)
             write_file(self._path, text.encode(), mode=0o644)  # HAProxy reads it as its own user
+        self._is_saved = True
 
     def _tell(self, router: str, backends: Mapping[str, str]) -> None:
         for key, backend in backends.items():

@@ -74,15 +74,26 @@ def unseal(key: str, topic: str, payload: bytes) -> bytes:
     return encoded
 
 
-def content_code(key: str, topic: str, payload: bytes) -> str:
-    """The code of a redirected message, by which its client knows that the agent has forwarded it."""
-    data = b"%d:%b%b" % (len(topic.encode()), topic.encode(), payload)
-    return blake2b(data, key=bytes.fromhex(key), digest_size=_CODE_BYTES, person=_CONTENT).hexdigest()
+def content_code(key: str, topic: str, payload: bytes, message_id: str) -> str:
+    """The code of a redirected message, by which its client knows that the agent has forwarded it.
+
+    It covers the message's id, so that a copy with another id, which would be new, is not a message. A mark
+    has an empty topic, and itself as the payload.
+
+    Examples:
+        >>> content_code("00" * 32, "a", b"1", "x:1") == content_code("00" * 32, "a", b"1", "x:2")
+        False
+    """
+    parts = b"".join(b"%d:%b" % (len(one.encode()), one.encode()) for one in (topic, message_id))
+    return blake2b(
+        parts + payload, key=bytes.fromhex(key), digest_size=_CODE_BYTES, person=_CONTENT
+    ).hexdigest()
 
 
-def is_content_code(key: str, topic: str, payload: bytes, code: str) -> bool:
+def is_content_code(key: str, topic: str, payload: bytes, message_id: str, code: str) -> bool:
     """Whether a code is that of a redirected message."""
-    return compare_digest(content_code(key, topic, payload).encode(), code.encode(errors="replace"))
+    expected = content_code(key, topic, payload, message_id)
+    return compare_digest(expected.encode(), code.encode(errors="replace"))
 
 
 def check_key(key: object) -> str:

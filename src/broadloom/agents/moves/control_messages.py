@@ -367,11 +367,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] =
         lambda value: None if value is None else tuple(map(float, value)),
     ),
     "sends": (_are_topics, f"at most {MOST_FILTERS:,} different topics", tuple),
-    "move": (
-        lambda value: isinstance(value, str) and bool(_ID.fullmatch(value)),
-        "16 hexadecimal digits",
-        str,
-    ),
+    "move": (is_move_id, "16 hexadecimal digits", str),
     "answer": (lambda value: value in ANSWERS, f"one of {', '.join(ANSWERS)}", str),
     "until": (
         lambda value: value is None or (_is_number(value) and value >= 0),

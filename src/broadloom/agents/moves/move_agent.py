@@ -37,6 +37,7 @@ from broadloom.agents.moves.control_messages import (
     to_client,
 )
 from broadloom.agents.moves.move_registry import (
+    LEAVING,
     MOVING,
     ORDINARY,
     PREPARED,
@@ -52,10 +53,10 @@ from broadloom.agents.moves.move_registry import (
     Stray,
     new_id,
 )
-from broadloom.agents.moves.ordinary_clients import ClientSight, RelayedClients
-from broadloom.agents.moves.ordinary_steps import LEAVING, OrdinarySteps
+from broadloom.agents.moves.ordinary_clients import ClientSight, RelayedClients, SeenClient
+from broadloom.agents.moves.ordinary_steps import OrdinarySteps
 from broadloom.checks import check_number
-from broadloom.errors import InputError, InternalError, StorageError
+from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.paho import SESSION_SECONDS
 
@@ -206,6 +207,7 @@ class MoveAgent:
                 self._is_at,
                 self.now,
                 vars(self.timing),
+                self._review,
             )
         self._claim_all()
 
@@ -388,7 +390,9 @@ class MoveAgent:
             return
         waited = self._waited(move.since, now)
         if self.registry.residents[move.client].kind == ORDINARY:
-            if self._ordinary is not None:  # otherwise it waits for an agent with a router
+            # The end of an earlier session would end the prepared one, too.
+            is_ending = move.state is MoveState.ACCEPTED and (move.client, move.foreign) in self._busy
+            if self._ordinary is not None and not is_ending:  # otherwise it waits for an agent with a router
                 self._ordinary.advance(move, waited, now)
             return
         limit = self.timing.answer if move.state is MoveState.REQUESTED else self.timing.move
@@ -718,16 +722,27 @@ class MoveAgent:
         self._save([resident, move] if is_new else [move])
         return move
 
-    def _is_another(self, client: str, broker: str) -> bool:
+    def _review(self, move: Move) -> tuple[SeenClient | None, str]:
+        """An ordinary client as its broker shows it now, and why its move cannot begin; empty: it can."""
+        seen = None if self._sight is None else self._sight.find(move.client)
+        if seen is not None and seen.is_connected and seen.broker != move.home:
+            return seen, f"the client is at {seen.broker!r} now"
+        if self._is_another(move.client, move.foreign, move.id):
+            return seen, f"the client also has a session at {move.foreign!r}; give each client its own id"
+        return seen, "" if seen is None else seen.obstacle()
+
+    def _is_another(self, client: str, broker: str, but: str = "") -> bool:
         """Whether a broker has a session with a client's id that no move has left there.
 
-        The session of a client of MQTT 5 that was there before can have ended without a line in the log.
+        The session of a client of MQTT 5 that was there before can have ended without a line in the log. The
+        move with the id `but` does not count: it has not begun.
         """
         key = client, broker
         if self._sight is None or key in self.registry.strays or key in self.registry.abandoned:
             return False
         was_there = any(
-            one.client == client and broker in (one.home, one.foreign) for one in self.registry.moves.values()
+            one.id != but and one.client == client and broker in (one.home, one.foreign)
+            for one in self.registry.moves.values()
         )
         return self._sight.has_session(client, broker, is_sure=was_there)
 
@@ -741,18 +756,14 @@ class MoveAgent:
         if known is not None and known.kind == MOVING:
             return known
         seen = None if self._sight is None else self._sight.find(client)
-        if self._ordinary is None or (seen is None and known is None):
-            hint = "no broker shows it" if self._ordinary is not None else "there is no [router] for others"
-            raise InputError(f"client {client!r:.80} has not registered yet, and {hint}; move it when it has")
-        if seen is None and known is not None:
+        if self._ordinary is not None and seen is not None:
+            if obstacle := seen.obstacle():
+                raise InputError(f"client {client!r:.80} cannot be moved: {obstacle}")
+            return seen.resident(self.now())
+        if self._ordinary is not None and known is not None:
             return known  # it is absent, and its session is where the agent left it
-        if seen is not None and (obstacle := seen.obstacle()):
-            raise InputError(f"client {client!r:.80} cannot be moved: {obstacle}")
-        if seen is None:
-            raise InternalError("a client is neither known nor seen")
-        filters = seen.own_filters()
-        now = self.now()
-        return Resident(client, seen.broker, filters, None, now, (), now, ORDINARY, seen.keeps)
+        hint = "no broker shows it" if self._ordinary is not None else "there is no [router] for others"
+        raise InputError(f"client {client!r:.80} has not registered yet, and {hint}; move it when it has")
 
     def cancel(self, move_id: str) -> Move:
         """Cancel a move whose client has not been told to connect yet; then the client stays.

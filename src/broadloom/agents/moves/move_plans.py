@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom._version import VERSION
-from broadloom.agents.moves.move_registry import NEXT, MoveState
+from broadloom.agents.moves.move_registry import COMING, NEXT, MoveState
 from broadloom.assignment.market import MovingCost
 from broadloom.checks import (
     check_count,
@@ -45,6 +45,8 @@ OTHER_FIELDS = "advice", "cost_before", "cost_after", "load", "capacity", "key"
 log = logging.getLogger("broadloom.agents.moves")
 
 POLL_SECONDS = 0.2
+ABSENT = "absent"  # an outcome
+ABSENT_SECONDS = 30.0  # after which a run does not wait for a client that has to connect
 
 
 def plan_moves(
@@ -376,9 +378,9 @@ def run_moves(
     """Execute a plan: request the moves of each step, and wait until they have ended.
 
     A client that declines still counts at its broker, so each move is checked again before it is requested:
-    moves that no longer fit are left out. The run does not wait for a client that stays until later; the
-    agent asks it again then. Each move has a key of the plan, so a run that was stopped or killed continues
-    when it is started again.
+    moves that no longer fit are left out. The run does not wait for a client that stays until later, nor for
+    one that is absent; the agent moves it then. Each move has a key of the plan, so a run that was stopped or
+    killed continues when it is started again.
 
     Args:
         plan: the moves.
@@ -390,7 +392,8 @@ def run_moves(
 
     Returns:
         The number of moves by outcome: the names of states, `no_room` (the capacity is still taken, because
-        others did not move), `refused` (by the agent), and, when stopped, `under_way` and `not_begun`.
+        others did not move), `refused` (by the agent), `absent` (the client moves when it comes), and, when
+        stopped, `under_way` and `not_begun`.
 
     Examples:
         >>> import broadloom as bl
@@ -470,6 +473,7 @@ class _PlanRun:
         self._watch = watch
         self._reasons: dict[str, str] = {}
         self._begun: dict[str, float] = {}  # by id of the move
+        self._awaited: dict[str, float] = {}  # since when its client has to connect
         self._load = dict(plan.load)
         self._not_moved: set[str] = set()  # clients that are not at the broker that the plan assumes
         self.ended: Counter[str] = Counter()
@@ -491,11 +495,13 @@ class _PlanRun:
                 state, note = found["state"], found.get("note", "")
                 seconds = time.monotonic() - self._begun[move_id]
                 running.append(RunningMove(under_way[move_id], state, note, seconds))
-                if MoveState(state) not in NEXT or state == MoveState.STAYING:
+                is_over = MoveState(state) not in NEXT
+                is_absent = self._is_absent(move_id, note)
+                if is_over or is_absent or state == MoveState.STAYING:
                     move = under_way.pop(move_id)
-                    if state != MoveState.STAYING:  # it can still move, and counts at both brokers
+                    if is_over:  # otherwise it can still move, and counts at both brokers
                         self._add_load(move.home if state == MoveState.REDIRECTED else move.to, -move.demand)
-                    self._end(move, state, note)
+                    self._end(move, ABSENT if is_absent else state, note)
                     running.pop()
             done(self.ended.total())
             self._tell(number, running)
@@ -505,6 +511,12 @@ class _PlanRun:
             if under_way:
                 self._sleep(POLL_SECONDS)
         self._tell(number, ())
+
+    def _is_absent(self, move_id: str, note: str) -> bool:
+        """Whether a client that has to connect has not done so for long."""
+        if note != COMING:
+            return False
+        return time.monotonic() - self._awaited.setdefault(move_id, time.monotonic()) >= ABSENT_SECONDS
 
     def _begin(self, move: PlannedMove, key: str, under_way: dict[str, PlannedMove]) -> None:
         try:

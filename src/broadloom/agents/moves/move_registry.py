@@ -24,6 +24,9 @@ MOST_RECORDS, MOST_BYTES = 100_000, 64 * 2**20  # written since the last compact
 
 
 MOVING, ORDINARY = "moving", "ordinary"  # kinds of clients
+# Notes of moves in state `REPLICATED`: the client is being sent away from home, and it is on its way.
+LEAVING = "the client has been ordered to move"
+COMING = "waiting for the client to connect"
 
 
 class MoveState(StrEnum):

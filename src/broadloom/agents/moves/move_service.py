@@ -18,11 +18,11 @@ from broadloom.agents.moves.client_router import HaproxyRouter
 from broadloom.agents.moves.control_codes import ClientKeys
 from broadloom.agents.moves.control_messages import is_text
 from broadloom.agents.moves.move_agent import MoveAgent, Timing
-from broadloom.agents.moves.move_registry import ORDINARY, Move, MoveJournal, Resident
+from broadloom.agents.moves.move_registry import ORDINARY, Move, MoveJournal
 from broadloom.agents.moves.operator_api import HttpServer, OperatorApi
 from broadloom.agents.moves.ordinary_clients import ClientSight, OrdinaryMover
 from broadloom.agents.moves.traffic_summary import Site, watch_traffic
-from broadloom.checks import check_count, check_number
+from broadloom.checks import check_count, check_names, check_number
 from broadloom.deployment.fleet_file import is_loopback
 from broadloom.deployment.targets.haproxy_router import FOLDER, MAP_FILE, RELAY_PORT
 from broadloom.errors import InputError
@@ -109,8 +109,8 @@ def serving(
         if sight is not None and mover is not None:
             sight.start()
             stack.callback(sight.stop)
-            mover.start(agent.registry.ordinary_homes())
             stack.callback(mover.stop)
+            mover.start(agent.registry.ordinary_homes())
         api = OperatorApi(
             agent,
             lambda seconds: summarize(agent, config, seconds, sight),
@@ -161,11 +161,7 @@ def summarize(
     if config.policy is not None and sight is not None:
         for seen in sight.clients():
             if residents.get(seen.client) is None or residents[seen.client].kind == ORDINARY:
-                place = config.policy.place_of(seen.client)
-                filters = seen.own_filters()
-                residents[seen.client] = Resident(
-                    seen.client, seen.broker, filters, place, 0.0, (), 0.0, ORDINARY, seen.keeps
-                )
+                residents[seen.client] = seen.resident(place=config.policy.place_of(seen.client))
     homes = {name: one.broker for name, one in residents.items()}
     ordinary = {name for name, one in residents.items() if one.kind == ORDINARY}
     logs = {name: config.logs_of(name) for name in config.brokers}
@@ -370,13 +366,6 @@ def _site(section: Mapping[str, Any], name: str) -> Site:
 def _timing(section: Mapping[str, Any], where: str) -> Timing:
     check_names(section, {one.name for one in fields(Timing)}, f"{where} [timing]")
     return Timing(**section)
-
-
-def check_names(section: Mapping[str, Any], known: set[str], where: str) -> None:
-    """Refuse unknown names in a section."""
-    for name in section:
-        if name not in known:
-            raise InputError(f"{where}: {name!r} is unknown; there are {', '.join(sorted(known))}")
 
 
 def part_of(section: Mapping[str, Any], name: str, file: Path, within: str = "") -> Mapping[str, Any]:

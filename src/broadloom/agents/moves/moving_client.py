@@ -25,6 +25,7 @@ from broadloom.agents.moves.control_messages import (
     ACCEPT,
     AHEAD,
     DECLINE,
+    MOST_BYTES,
     MOST_FILTER_BYTES,
     MOST_FILTERS,
     QUALITIES,
@@ -80,6 +81,7 @@ READY_SECONDS = 2.0  # after which an order to connect is too late
 TICK = 0.01
 MOST_PAYLOAD = 2**28 - 2**17  # bytes; the remainder of MQTT's limit is for topic and id
 MOST_ANSWERS = 1_000  # remembered answers
+MOST_CALLS = 100  # control messages that wait for the client's thread; the agent repeats what is dropped
 MOST_UNCONFIRMED = 50_000  # well below the 65,535 packet ids of MQTT
 MOST_SEEN = 100_000  # remembered message ids
 DIGEST = 16  # bytes of the digest of a message id
@@ -453,10 +455,13 @@ class MovingClient:
         user = dict(user_properties(message.properties))
         own, _, call = message.topic.rpartition("/")
         if message.topic == redirect_topic(self.name) and MARK in user:
-            self._work.put(lambda: self._confirm(user[MARK]))
+            mark = user[MARK]
+            if is_move_id(mark) and self._is_forwarded("", mark.encode(), "", user.get(CODE, "")):
+                self._queue_call(lambda: self._confirm(mark))
         elif message.topic == redirect_topic(self.name):
             topic = user.pop(TOPIC, "")
-            if is_client_topic(topic) and self._is_forwarded(topic, message.payload, user.pop(CODE, "")):
+            found = topic, message.payload, user.get(MESSAGE_ID, ""), user.pop(CODE, "")
+            if is_client_topic(topic) and self._is_forwarded(*found):
                 self._deliver(topic, message.payload, user)
         elif not message.topic.startswith((INTERNAL_PREFIX, f"{CONTROL_ROOT}/")):
             self._deliver(message.topic, message.payload, user)
@@ -467,12 +472,19 @@ class MovingClient:
                 self.name,
                 message.topic[:80],
             )
-        else:
-            self._work.put(lambda: self._on_call(call, message.payload))
+        elif len(message.payload) <= 2 * MOST_BYTES:
+            self._queue_call(lambda: self._on_call(call, message.payload))
 
-    def _is_forwarded(self, topic: str, payload: bytes, code: str) -> bool:
+    def _queue_call(self, work: Callable[[], object]) -> None:
+        """Have the client's thread process a control message, unless too many are waiting."""
+        if self._work.qsize() < MOST_CALLS:
+            self._work.put(work)
+        else:
+            self._warnings.warn("flood", "client %s dropped a control message: too many wait", self.name)
+
+    def _is_forwarded(self, topic: str, payload: bytes, message_id: str, code: str) -> bool:
         """Whether the agent has forwarded a message, and not somebody else who can write to our topic."""
-        known = self._key is None or is_content_code(self._key, topic, payload, code)
+        known = self._key is None or is_content_code(self._key, topic, payload, message_id, code)
         if not known:
             self._warnings.warn(
                 "unsigned", "client %s ignored a redirected message with a wrong code", self.name
@@ -563,9 +575,10 @@ class MovingClient:
             return
         move, number, sent_at = self._ready_to
         fresh = move == order.move and time.monotonic() - sent_at < READY_SECONDS
-        if not fresh or order.number != number:
-            if not fresh or order.number:
-                self._send_ready(order.move)
+        if not fresh:
+            self._send_ready(order.move)
+            return
+        if order.number != number:  # a question, or the answer to an earlier `ready`: ours is under way
             return
         if not self._move_to(order.foreign):
             self._store_answer(order.move, DECLINE)
@@ -640,8 +653,7 @@ class MovingClient:
 
     def _confirm(self, mark: str) -> None:
         """Confirm that all redirected messages before a mark have arrived."""
-        if is_move_id(mark):
-            self._send_call("reply", Reply(self.name, self._next(), mark, "received"))
+        self._send_call("reply", Reply(self.name, self._next(), mark, "received"))
 
     def _send_call(self, call: str, message: Register | Reply) -> None:
         client = self._client

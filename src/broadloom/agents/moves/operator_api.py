@@ -1,29 +1,25 @@
-"""HTTP API for operators: the server on loopback with a token, its OpenAPI description, and the client."""
+"""HTTP API for operators: the server on loopback with a token, and its OpenAPI description."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import http.client
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl
 
 from broadloom._version import VERSION
 from broadloom.agents.monitoring import CONTENT_TYPE, Family, exposition, labels
 from broadloom.agents.moves.move_agent import MoveAgent
-from broadloom.agents.moves.move_plans import MoveRefusedError
-from broadloom.agents.moves.move_registry import MOVING, ORDINARY, MoveState, Resident, resident_of
+from broadloom.agents.moves.move_registry import MOVING, ORDINARY, MoveState
 from broadloom.agents.moves.ordinary_clients import ClientSight, OrdinaryMover
-from broadloom.agents.moves.traffic_summary import SentTraffic, Site
 from broadloom.errors import InputError, StorageError, UnreachableError
 from broadloom.mqtt.endpoint import LAST_PORT, Address
 
@@ -41,7 +37,6 @@ PAGE = 1_000  # clients or moves per page
 NAMED = 10  # abandoned sessions listed in /health
 # Counts the messages of clients for some seconds; returns them with clients and brokers, as JSON values.
 Summarize = Callable[[float], dict[str, Any]]
-SendRequest = Callable[[str, str, dict[str, Any] | None, float], tuple[int, Any]]
 _TEXT, _NUMBER, _COUNT = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 _MOVE = {
     "type": "object",
@@ -87,8 +82,6 @@ _HEALTH = {
         "problems": {"type": "array", "items": _TEXT},
     },
 }
-ANSWER_SECONDS, AGAIN_SECONDS, PATIENCE = 30.0, 0.2, 10.0
-REFUSALS = (400, 409)  # status codes of a refused request; other errors are not about the client
 
 
 class _HttpError(Exception):
@@ -193,10 +186,7 @@ class OperatorApi:
         if self._sight is not None:
             for seen in self._sight.clients():
                 if seen.client not in known:
-                    filters = seen.own_filters()
-                    known[seen.client] = Resident(
-                        seen.client, seen.broker, filters, None, 0.0, (), 0.0, ORDINARY, seen.keeps
-                    )
+                    known[seen.client] = seen.resident()
         names = nsmallest(limit + 1, (name for name in known if name > after))
         page = names[:limit]
         return {"clients": [asdict(known[one]) for one in page], "next": page[-1] if names[limit:] else None}
@@ -496,123 +486,3 @@ def api_description() -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
-
-
-class Operator:
-    """Client of an agent's HTTP API.
-
-    Args:
-        url: the agent's URL, such as `http://127.0.0.1:8780`.
-        token: the agent's token.
-        patience: seconds for which to wait for an agent that does not answer.
-        send: sends a request by other means, such as the controller's API: called with the method, the path,
-            the body and the seconds for which to wait; returns the status and the answer.
-
-    Raises:
-        InputError: the URL is malformed.
-    """
-
-    def __init__(
-        self, url: str, token: str, patience: float | None = None, send: SendRequest | None = None
-    ) -> None:
-        self._send = send
-        parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname or parts.username:
-            raise InputError(
-                f"the agent's URL, of {parts.hostname or url:.80}, is malformed; "
-                "give http://HOST:PORT, without a login"
-            )
-        self._host = parts.hostname
-        try:
-            self._port = parts.port
-        except ValueError as error:
-            raise InputError(
-                f"the agent's URL has a malformed port; give http://HOST:PORT ({error})"
-            ) from error
-        self._token = token
-        self._patience = PATIENCE if patience is None else patience
-
-    def clients(self) -> list[dict[str, Any]]:
-        """All clients by name."""
-        return self._pages("clients")
-
-    def moves(self) -> list[dict[str, Any]]:
-        """All moves, oldest first."""
-        return self._pages("moves")
-
-    def move(self, move: str) -> dict[str, Any]:
-        """The move with an id."""
-        return self._ask("GET", f"/moves/{quote(move, safe='')}")
-
-    def health(self) -> dict[str, Any]:
-        """The counts of `/health`."""
-        return self._ask("GET", "/health")
-
-    def request_to_move(self, client: str, to: str, key: str = "") -> dict[str, Any]:
-        """Request a move of a client; returns the move. The same key returns the same move."""
-        return self._ask("POST", "/moves", {"client": client, "to": to, "key": key})
-
-    def cancel(self, move: str) -> dict[str, Any]:
-        """Cancel a move; returns the move."""
-        return self._ask("POST", f"/moves/{quote(move, safe='')}/cancel")
-
-    def summarize(self, seconds: float) -> tuple[list[Resident], list[SentTraffic], dict[str, Site]]:
-        """Count messages for some seconds; returns the clients, their messages, and the brokers."""
-        answer = self._ask("POST", "/summarize", {"seconds": seconds}, wait=seconds)
-        return (
-            [resident_of(one) for one in answer["clients"]],
-            [SentTraffic(*one) for one in answer["sent"]],
-            {name: Site(tuple(place), capacity) for name, (place, capacity) in answer["sites"].items()},
-        )
-
-    def _pages(self, name: str) -> list[dict[str, Any]]:
-        """The entries of all pages."""
-        found: list[dict[str, Any]] = []
-        query = ""
-        while True:
-            page = self._ask("GET", f"/{name}{query}")
-            found += page[name]
-            if page["next"] is None:
-                return found
-            query = f"?after={quote(page['next'], safe='')}"
-
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None, wait: float = 0.0) -> Any:
-        """Send a request, and repeat it while the agent does not answer, since it can be restarting.
-
-        Raises:
-            MoveRefusedError: the agent refuses the request.
-            InputError: the token or the request is wrong.
-            UnreachableError: the agent does not answer, or fails.
-        """
-        end = time.monotonic() + self._patience
-        while True:
-            try:
-                status, answer = self._ask_once(method, path, body, ANSWER_SECONDS + wait)
-                break
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                if time.monotonic() > end:
-                    reason = getattr(error, "strerror", None) or type(error).__name__
-                    where = f"{self._host}:{self._port}"
-                    raise UnreachableError(f"the agent at {where} does not answer: {reason}") from error
-                time.sleep(AGAIN_SECONDS)
-        if status >= 400:
-            reason = answer.get("error", status) if isinstance(answer, dict) else status
-            kind = (
-                MoveRefusedError if status in REFUSALS else UnreachableError if status >= 500 else InputError
-            )
-            raise kind(f"the agent says: {reason}")
-        return answer
-
-    def _ask_once(
-        self, method: str, path: str, body: dict[str, Any] | None, seconds: float
-    ) -> tuple[int, Any]:
-        if self._send is not None:
-            return self._send(method, path, body if method == "POST" else None, seconds)
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
-        headers = {"Authorization": f"Bearer {self._token}"}
-        try:
-            connection.request(method, path, json.dumps(body or {}).encode(), headers)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        finally:
-            connection.close()

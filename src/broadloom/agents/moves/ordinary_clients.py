@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
@@ -19,8 +20,10 @@ from typing import Any, Protocol
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.agents.moves.broker_sessions import Then, forget
 from broadloom.agents.moves.client_policy import MovePolicy
-from broadloom.agents.moves.client_relay import ClientRelay, RelayedMove, RelayPlan
+from broadloom.agents.moves.client_relay import ClientRelay
 from broadloom.agents.moves.client_router import HaproxyRouter
+from broadloom.agents.moves.move_registry import ORDINARY, Resident
+from broadloom.agents.moves.relayed_move import RelayedMove, RelayPlan
 from broadloom.deployment.targets.haproxy_router import moving_to, served_by
 from broadloom.errors import BroadloomError, InputError, UnreachableError
 from broadloom.mqtt.endpoint import Address, Login
@@ -45,6 +48,7 @@ class SeenClient:
         filters: the topic filters of its session.
         is_connected: whether it is connected.
         keeps: whether its session outlives its connection; None: that is not known.
+        is_whole: whether all its filters are known.
     """
 
     client: str
@@ -52,10 +56,16 @@ class SeenClient:
     filters: QosFilters
     is_connected: bool
     keeps: bool | None
+    is_whole: bool = True
 
     def own_filters(self) -> QosFilters:
         """The filters without those of a fence that was left in the session."""
         return tuple(one for one in self.filters if not one[0].startswith(INTERNAL_PREFIX))
+
+    def resident(self, now: float = 0.0, place: tuple[float, ...] | None = None) -> Resident:
+        """The client as the agent knows it from a time on (seconds since 1970)."""
+        filters = self.own_filters()
+        return Resident(self.client, self.broker, filters, place, now, (), now, ORDINARY, self.keeps)
 
     def obstacle(self) -> str:
         """Why it cannot be moved; empty: it can."""
@@ -64,6 +74,15 @@ class SeenClient:
             ""
             if shared is None
             else f"its subscription {shared!r:.60} is shared, and shared ones do not move"
+        )
+
+    def doubt(self) -> str:
+        """Why its subscriptions can be incomplete, so that it would lose some; empty: all are known."""
+        if self.is_whole or self.keeps is False:
+            return ""
+        return (
+            f"broker {self.broker!r} has not shown all its subscriptions, and it would lose the others; give "
+            "mosquitto.db in `subscriptions`, with a short autosave_interval, or the log since the start"
         )
 
 
@@ -179,12 +198,14 @@ class OrdinaryMover:
             started.result()
         except OSError as error:
             thread.join()
-            address = self._relay.address
+            reason = os.strerror(error.errno) if error.errno else error  # asyncio has a long text of its own
             raise InputError(
-                f"the relay cannot listen at {address}: {error.strerror}; give another"
+                f"the relay cannot listen at {self._relay.address}: {reason}; give another address"
             ) from error
-        with suppress(UnreachableError):  # told again soon
-            self._router.send({client: served_by(home) for client, home in homes})
+        try:
+            self._router.send({client: served_by(home) for client, home in homes}, is_urgent=True)
+        except BroadloomError as error:  # told and written again soon
+            self._warnings.warn("router", "the map of a router is not up to date: %s", error)
 
     def stop(self) -> None:
         """End all connections; the sessions stay."""
@@ -284,7 +305,7 @@ class OrdinaryMover:
     async def _route(self, client: str, backend: str) -> None:
         """Change the map; a router that does not answer is told again later."""
         try:
-            await asyncio.to_thread(self._router.send, {client: backend})
+            await asyncio.to_thread(self._router.send, {client: backend}, is_urgent=True)
         except BroadloomError as error:
             self._warnings.warn("router", "the map of a router is not up to date: %s", error)
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from broadloom.agents.moves.client_relay import RelayPlan
 from broadloom.agents.moves.move_registry import (
+    COMING,
+    LEAVING,
     ORDINARY,
     Abandoned,
     Change,
@@ -25,13 +26,12 @@ from broadloom.agents.moves.move_registry import (
     Stray,
     new_id,
 )
-from broadloom.agents.moves.ordinary_clients import NO_SESSION, RelayedClients
+from broadloom.agents.moves.ordinary_clients import NO_SESSION, RelayedClients, SeenClient
+from broadloom.agents.moves.relayed_move import RelayPlan
 from broadloom.mqtt.endpoint import Address
 
 log = logging.getLogger("broadloom.agents.moves")
 
-LEAVING = "the client has been ordered to move"
-COMING = "waiting for the client to connect"
 BYPASS_SECONDS = 5.0  # after which a client that is at the foreign broker has passed the relay by
 BUSY_STATES = (MoveState.ACCEPTED, MoveState.REPLICATED, MoveState.CONNECTED)
 
@@ -49,6 +49,7 @@ class OrdinarySteps:
         is_due: whether a step can be made or repeated now.
         unlinked: the broker of a move to which links do not carry the client's filters yet.
         is_at: whether a client is connected to a broker.
+        review: a client as its broker shows it now, and why its move cannot begin; empty: it can.
         clock: seconds since 1970.
         limits: the seconds of `settle`, `move` and `abandon`.
     """
@@ -66,6 +67,7 @@ class OrdinarySteps:
         is_at: Callable[[str, str], bool],
         clock: Callable[[], float],
         limits: Mapping[str, float],
+        review: Callable[[Move], tuple[SeenClient | None, str]],
     ) -> None:
         self._clients = clients
         self._registry = registry
@@ -78,6 +80,8 @@ class OrdinarySteps:
         self._is_at = is_at
         self._clock = clock
         self._limits = limits
+        self._review = review
+        self._doubtful: dict[str, float] = {}  # moves of clients that are not known well, and since when
         self._busy: set[str] = set()  # moves with a step under way
         self._prepared: set[str] = set()  # moves whose session this process has prepared
         self._left: set[str] = set()  # moves whose client this process has disconnected from home
@@ -111,8 +115,32 @@ class OrdinarySteps:
             note = f"waiting: the policy file lets {self._clients.policy.at_once} clients move at once"
             if move.note != note:
                 self._save([replace(move, note=note)])
+        else:
+            self._accept(move, now)
+
+    def _accept(self, move: Move, now: float) -> None:
+        """The policy has accepted: the client can have changed since the request, which can be days ago."""
+        seen, problem = self._review(move)
+        doubt = "" if seen is None else seen.doubt()
+        waited = now - self._doubtful.setdefault(move.id, now)
+        if problem or (doubt and waited > self._limits["move"]):
+            self._doubtful.pop(move.id, None)
+            self._save([move.to(MoveState.FAILED, now, problem or doubt)])
+        elif doubt:
+            if move.note != f"waiting: {doubt}":
+                self._save([replace(move, note=f"waiting: {doubt}")])
         else:  # the foreign broker can have a stray session from before
-            self._save([Drained(move.client, move.foreign), move.to(MoveState.ACCEPTED, now)])
+            self._doubtful.pop(move.id, None)
+            drained = Drained(move.client, move.foreign)
+            self._save([*self._changed(move, seen), drained, move.to(MoveState.ACCEPTED, now)])
+
+    def _changed(self, move: Move, seen: SeenClient | None) -> list[Change]:
+        """The client with the filters that it has now, if they have changed."""
+        resident = self._registry.residents[move.client]
+        if seen is None or seen.broker != move.home:
+            return []
+        current = replace(resident, filters=seen.own_filters(), keeps=seen.keeps)
+        return [] if current == resident else [current]
 
     def _under_way(self) -> int:
         residents = self._registry.residents
@@ -155,7 +183,12 @@ class OrdinarySteps:
                 if self._is_due((move.id, move.state), now):  # prepared by an agent that has died
                     self._prepare(move, resident)
             elif waited >= 2 * self._limits["settle"]:
-                self._save([replace(move, since=now, note=LEAVING)])
+                changed = self._new_filters(move)
+                if changed:  # its session is prepared anew
+                    self._prepared.discard(move.id)
+                    self._save(changed)
+                else:
+                    self._save([replace(move, since=now, note=LEAVING)])
         elif waited > (self._limits["abandon"] if move.note == COMING else self._limits["move"]):
             self._fail(move, MoveState.FAILED, "the client did not come", now)
         elif resident.keeps is False:
@@ -164,6 +197,14 @@ class OrdinarySteps:
             self._take_over(move, resident)
         elif move.note == COMING and waited > BYPASS_SECONDS and self._is_due((move.id, COMING), now):
             self._call_back(move)
+
+    def _new_filters(self, move: Move) -> list[Change]:
+        """The client with other filters than those that were prepared; empty: they are the same."""
+        seen, _ = self._review(move)
+        before = self._registry.residents[move.client]
+        if seen is None or seen.broker != move.home or seen.own_filters() == before.filters:
+            return []
+        return [replace(before, filters=seen.own_filters())]
 
     def _call_back(self, move: Move) -> None:
         """Call a client back that the router has sent past the relay, which did not answer it in time."""
@@ -188,7 +229,12 @@ class OrdinarySteps:
                 log.info("move %s: the client does not leave %r yet: %s", move.id, move.home, error)
                 return
             self._left.add(move.id)
-            if current.state is MoveState.REPLICATED:
+            changed = [] if plan.is_recovery or current.is_over else self._new_filters(move)
+            if changed:
+                self._save(changed)
+                note = "the client has changed its subscriptions while it left; request the move again"
+                self._fail(self._registry.moves[move.id], MoveState.FAILED, note, self._clock())
+            elif current.state is MoveState.REPLICATED:
                 self._save([replace(current, since=self._clock(), note=COMING)])
 
         self._busy.add(move.id)
@@ -208,8 +254,7 @@ class OrdinarySteps:
                 log.info("move %s: the client does not leave %r yet: %s", move.id, move.home, error)
             elif current.state is MoveState.REPLICATED:
                 moved = replace(self._registry.residents[move.client], broker=move.foreign, since=moment)
-                arrived = current.to(MoveState.CONNECTED, moment)
-                self._save([moved, arrived, arrived.to(MoveState.REDIRECTED, moment, NO_SESSION)])
+                self._save([moved, current.to(MoveState.CONNECTED, moment)])
 
         self._busy.add(move.id)
         self._clients.hand_over(
@@ -218,13 +263,22 @@ class OrdinarySteps:
 
     def _redirect(self, move: Move, resident: Resident, waited: float, now: float) -> None:
         """`redirect`: the relay does it; after a restart of the agent it begins anew."""
-        if waited > self._limits["abandon"]:
+        if resident.keeps is False:
+            self._await_arrival(move, waited, now)
+        elif waited > self._limits["abandon"]:
             note = f"messages waiting at {move.home!r} were abandoned"
             left = Abandoned(move.client, move.home, now, True)
             self._save([left, move.to(MoveState.REDIRECTED, now, note)])
             self._clients.release(move.client, move.foreign)
         elif move.id not in self._left and self._is_due((move.id, move.state), now):
             self._take_over(move, resident)
+
+    def _await_arrival(self, move: Move, waited: float, now: float) -> None:
+        """A client without a session has moved when the foreign broker shows that it is connected."""
+        if self._is_at(move.client, move.foreign):
+            self._save([move.to(MoveState.REDIRECTED, now, NO_SESSION)])
+        elif waited > self._limits["move"]:
+            self._fail(move, MoveState.FAILED, "the client did not come", now)
 
     def _on_report(self, move_id: str, event: str, note: str) -> None:
         """What the relay reports of a client."""

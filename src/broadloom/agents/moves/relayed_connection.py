@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -37,6 +38,7 @@ from broadloom.mqtt.relayed_packets import (
 
 CLOSING_SECONDS = 5.0
 FENCE_SECONDS = 1.0  # until the first fence of a session has come
+QUALITY, AT_LEAST_ONCE = 0x06, 0x02  # flags of PUBLISH
 MOST_HELD_BACK = 1_000  # messages before it
 
 
@@ -54,6 +56,12 @@ class HomeMessages(Protocol):
 
     def acknowledge_home(self, message: RelayedPublish) -> None:
         """The client has a message from home."""
+
+    def home_releases(self) -> list[int]:
+        """Packet ids of messages at QoS 2 that the client has received at home, to be released."""
+
+    def complete_home(self, number: int) -> None:
+        """The client has answered the release of a message from home."""
 
     def release(self, number: int) -> None:
         """The client releases a message at QoS 2 that it can have published at home."""
@@ -89,10 +97,16 @@ class _HeldBack:
 
 @dataclass
 class _Outgoing:
-    """A message to the client that it has not acknowledged: from home, or with its number at the broker."""
+    """A message to the client that it has not acknowledged: from home, or with its number at the broker.
+
+    `quality` is that of the broker. `is_release`: it is the release of a message that the client has received
+    at home.
+    """
 
     message: RelayedPublish | None = None
     number: int = 0
+    quality: int = 1
+    is_release: bool = False
 
 
 class RelayedConnection:
@@ -120,8 +134,9 @@ class RelayedConnection:
         self._far: asyncio.StreamReader | None = None
         self._to_broker: asyncio.StreamWriter | None = None
         self._out: dict[int, _Outgoing] = {}  # by packet id, as the client has it
-        self._released: dict[int, int] = {}  # of QoS 2: the client's packet id by the broker's
-        self._left_out: set[int] = set()  # of QoS 2: packet ids of messages that the client does not get
+        self._left_out: set[int] = (
+            set()
+        )  # of QoS 2: the broker's packet ids of messages that are finished here
         self._held_back: list[_HeldBack] = []
         self._held_since = 0.0
         self._forwarding = asyncio.Lock()
@@ -133,12 +148,34 @@ class RelayedConnection:
     @property
     def has_home_messages(self) -> bool:
         """Whether the client has yet to acknowledge messages from home."""
-        return any(one.message is not None for one in self._out.values())
+        return any(one.message is not None or one.is_release for one in self._out.values())
 
-    async def open(self, address: Address, tls: ssl.SSLContext | None) -> str:
+    @property
+    def has_new_releases(self) -> bool:
+        """Whether home has released messages of which the client does not know."""
+        return any(number not in self._out for number in self._home.home_releases())
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the client does not read or acknowledge; then the broker's end is not noticed."""
+        has_unsent = self._to_client.transport.get_write_buffer_size() > 0
+        return has_unsent or len(self._out) >= self._window()
+
+    def _window(self) -> int:
+        return min(self._request.window, LAST_ID - 1)
+
+    async def open(
+        self, address: Address, tls: ssl.SSLContext | None, is_proven: Callable[[], Awaitable[bool]]
+    ) -> str:
         """Connect the client to its broker; returns why that fails, or an empty text.
 
         The client does not learn that its broker refuses it: it would not try again.
+
+        Args:
+            address: the broker.
+            tls: the TLS context; None: plain text.
+            is_proven: whether the broker has given the connection, when it has accepted it, the session of
+                the client.
         """
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -152,6 +189,11 @@ class RelayedConnection:
         if answer[:1] != bytes((CONNACK,)) or len(answer) < 4 or answer[3]:
             self.is_refused = True
             return f"the foreign broker refuses the client: {answer[3:4].hex() or 'no answer'}"
+        self.is_refused = not await is_proven()
+        if self.is_refused:
+            self._to_broker.write(disconnect())  # no will is published
+            self._to_broker.close()
+            return "the broker knows its login by another client id"
         self._to_client.write(answer)
         if self._request.clean:
             self._home.drop_waiting()
@@ -241,16 +283,20 @@ class RelayedConnection:
         found = self._out.get(number)
         if found is None:
             return None
-        is_refusal = len(raw) > at + 2 and raw[at + 2] >= 0x80
-        if kind != PUBREC or is_refusal:
-            del self._out[number]
-            self._free.set()
-        if found.message is not None:
-            self._home.acknowledge_home(found.message)
+        if found.is_release != (kind == PUBCOMP):
             return None
-        if kind == PUBREC and not is_refusal:
-            self._released[found.number] = number
-        return with_number(raw, at, found.number)
+        del self._out[number]
+        self._free.set()
+        if found.is_release:
+            self._home.complete_home(number)
+        elif found.message is not None:
+            self._home.acknowledge_home(found.message)
+        elif found.quality == 2:
+            self._left_out.add(found.number)
+            self._answer(PUBREC, found.number)
+        else:
+            return with_number(raw, at, found.number)
+        return None
 
     async def _from_broker(self) -> None:
         await self.send_waiting()
@@ -272,21 +318,26 @@ class RelayedConnection:
                     self._own.discard(number)
                     self._free.set()
             elif kind == PUBREL:
-                number, at = number_of(raw)
+                number, _ = number_of(raw)
+                self._answer(PUBCOMP, number)
                 if number in self._left_out:
                     self._left_out.discard(number)
-                    self._answer(PUBCOMP, number)
-                    continue
-                raw = with_number(raw, at, self._released.pop(number, number))
+                    continue  # otherwise the client can have received it here before, past the relay
             self._to_client.write(raw)
             await self._to_client.drain()
 
     async def send_waiting(self) -> None:
         """Send what waits at home, in its order, before anything of the foreign session.
 
+        Releases come first: their packet ids are those of home, and no other message has them then.
+
         Raises:
             OSError: the connection has ended.
         """
+        for number in self._home.home_releases():
+            if number not in self._out:
+                self._out[number] = _Outgoing(is_release=True)
+                self._to_client.write(acknowledgement(PUBREL, number))
         while (message := await self._home.next_waiting()) is not None:
             try:
                 number = await self._next_number() if message.quality else 0
@@ -355,8 +406,10 @@ class RelayedConnection:
     async def _send(self, raw: bytes, message: RelayedPublish) -> None:
         if message.quality:
             number = await self._next_number()
-            self._out[number] = _Outgoing(number=message.number)
+            self._out[number] = _Outgoing(number=message.number, quality=message.quality)
             raw = with_number(raw, message.number_at, number)
+            if message.quality == 2:  # at QoS 1: the broker does not know the packet id that would release it
+                raw = bytes((raw[0] & ~QUALITY | AT_LEAST_ONCE,)) + raw[1:]
         self._to_client.write(raw)
         await self._to_client.drain()
 
@@ -366,7 +419,7 @@ class RelayedConnection:
 
     async def _next_number(self) -> int:
         """A free packet id, as soon as the client can take another message."""
-        while len(self._out) >= min(self._request.window, LAST_ID - 1):
+        while len(self._out) >= self._window():
             self._free.clear()
             await self._free.wait()
         if self.over.is_set():

@@ -172,6 +172,8 @@ class SessionReader:
         window: the most unacknowledged messages.
         received: called with each message.
         is_full: whether no more messages can be read at the moment.
+        released: called with the packet id of a message at QoS 2 that the client has received before, and
+            that the broker releases now; `complete` answers it. None: it is answered at once.
     """
 
     def __init__(
@@ -184,16 +186,20 @@ class SessionReader:
         expiry: int = 0,
         window: int = MOST_WAITING,
         is_full: Callable[[], bool] = lambda: False,
+        released: Callable[[int], None] | None = None,
     ) -> None:
         self._address = address
         self._login = login
         self._connect = connect(client, clean, KEEP_ALIVE, expiry, window, login)
         self._received = received
         self._is_full = is_full
+        self._released = released
+        self._taken: set[int] = set()  # packet ids of messages at QoS 2 that were acknowledged here
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._answers: asyncio.Queue[int] = asyncio.Queue()
         self._numbers = FIRST_NUMBER
+        self._filters = 1  # of the last SUBSCRIBE; its answer ends with a code for each
         self._unsubscribed = asyncio.Event()
 
     @property
@@ -231,6 +237,7 @@ class SessionReader:
     def subscribe_soon(self, filters: QosFilters) -> None:
         """Subscribe, without retained messages; what is sent later, the broker processes later."""
         self._numbers += 1
+        self._filters = len(filters)
         self._write(subscribe_plainly(self._numbers, filters))
 
     async def subscribe(self, filters: QosFilters) -> None:
@@ -267,16 +274,23 @@ class SessionReader:
 
     def acknowledge(self, message: RelayedPublish) -> None:
         """Acknowledge a message."""
+        if message.quality == 2:
+            self._taken.add(message.number)
         if message.quality:
             self._write(acknowledgement(PUBACK if message.quality == 1 else PUBREC, message.number))
+
+    def complete(self, number: int) -> None:
+        """The client has a message at QoS 2 that the broker has released."""
+        self._write(acknowledgement(PUBCOMP, number))
 
     def close(self) -> None:
         """Disconnect; the broker keeps the session as it was requested."""
         for task in self._tasks:
             task.cancel()
         if self._writer is not None:
-            with suppress(OSError, RuntimeError):
-                self._writer.write(disconnect())
+            if not self._writer.is_closing():  # with TLS, a closed one cannot be written to
+                with suppress(OSError, RuntimeError):
+                    self._writer.write(disconnect())
             self._writer.close()
             self._writer = None
 
@@ -289,6 +303,13 @@ class SessionReader:
             await asyncio.sleep(KEEP_ALIVE / 3)
             self._write(PING)
 
+    def _take_release(self, number: int) -> None:
+        if self._released is None or number in self._taken:
+            self._taken.discard(number)
+            self.complete(number)
+        else:
+            self._released(number)
+
     async def _read(self, stream: asyncio.StreamReader) -> None:
         try:
             while True:
@@ -299,11 +320,11 @@ class SessionReader:
                 if kind == PUBLISH:
                     self._received(read_any_publish(raw, MQTT_5))
                 elif kind == PUBREL:
-                    self._write(acknowledgement(PUBCOMP, number_of(raw)[0]))
+                    self._take_release(number_of(raw)[0])
                 elif kind == UNSUBACK:
                     self._unsubscribed.set()
                 elif kind == SUBACK:
-                    self._answers.put_nowait(max(raw[-1:], default=0x80))
+                    self._answers.put_nowait(max(raw[-self._filters :], default=0x80))
         except (OSError, asyncio.IncompleteReadError, ProtocolError):
             self._unsubscribed.set()
             if self._writer is not None:
