@@ -211,6 +211,20 @@ def check_path(value: object, name: str = "the path") -> Path:
     return Path(value)
 
 
+def check_names(section: Mapping[str, object], known: Iterable[str], where: str) -> None:
+    """Refuse unknown names in a section of a file.
+
+    Examples:
+        >>> check_names({"colour": 1}, {"size", "color"}, "a.toml")
+        Traceback (most recent call last):
+        broadloom.errors.InputError: a.toml: 'colour' is unknown; there are color, size
+    """
+    names = sorted(known)
+    for name in section:
+        if name not in names:
+            raise InputError(f"{where}: {name!r} is unknown; there are {', '.join(names)}")
+
+
 def is_text(value: object) -> TypeGuard[str]:
     """Whether a value is a non-empty string that can be encoded.
 

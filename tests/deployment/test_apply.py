@@ -25,7 +25,7 @@ from broadloom.deployment.wiring import SampleMessage
 from broadloom.errors import InputError
 from broadloom.formats.mosquitto_db import read_mosquitto_db
 from broadloom.mqtt.endpoint import ANONYMOUS, Address
-from broadloom.mqtt.paho import publish_messages
+from broadloom.mqtt.paho import HeldMessage, publish_messages
 from fleet_lab import wait_until
 from operator_sites import fleet_of, running_sites
 
@@ -46,9 +46,9 @@ class PretendBrokers:
         self.up = {broker: True for wiring in self.sides.values() for broker in wiring.brokers}
         self.file = {broker: self._links(OLD, broker) for broker in self.up}
         self.running = dict(self.file)
-        self.sessions = {
-            (broker, client) for link in change.old.wiring.links for broker, client in ends(link)
-        }
+        self.sessions = {}  # the topic filters of each, by broker and client
+        for link in change.old.wiring.links:
+            self._connect(link)
         self.drained, self.published = {}, set()
         self.topics = {
             client: min(link.filters())
@@ -61,6 +61,12 @@ class PretendBrokers:
 
     def _links(self, side, broker):
         return frozenset(link for link in self.sides[side].links if link.owner == broker)
+
+    def _connect(self, link):
+        """As mosquitto does: a link subscribes at its peer, and is subscribed anew at its owner."""
+        at_peer, at_owner = ends(link)
+        self.sessions[at_peer] = self.sessions.get(at_peer, frozenset()) | set(link.into)
+        self.sessions[at_owner] = frozenset(link.out)
 
     def _count(self):
         self.calls += 1
@@ -92,7 +98,7 @@ class PretendBrokers:
         self.up[broker] = True
         self.running[broker] = self.file[broker]
         for link in self.running[broker]:
-            self.sessions.update(ends(link))
+            self._connect(link)
         self._count()
 
     def wait(self, links):
@@ -106,17 +112,20 @@ class PretendBrokers:
     def update(self, action, session):
         """Change a session; its broker must be up."""
         assert self.up[session.broker], f"{session.broker} is down"
-        assert action in ("open", "close")
-        self.sessions.add((session.broker, session.client))
+        assert session.filters
+        key = (session.broker, session.client)
+        before = self.sessions.get(key, frozenset())
+        filters = frozenset(session.filters)
+        self.sessions[key] = before | filters if action == "open" else before - filters
 
     def drain(self, session, keep):
         """End a session, in which one message waits."""
         assert self.up[session.broker], f"{session.broker} is down"
         if (session.broker, session.client) in self.sessions:
             topic = self.topics[session.client]
-            keep([(topic, session.client.encode())])
+            keep([HeldMessage(topic, session.client.encode())])
             self._count()
-            self.sessions.discard((session.broker, session.client))
+            del self.sessions[session.broker, session.client]
             self.drained[session.client] = topic
 
     def watch(self, broker, filters):
@@ -133,7 +142,7 @@ class PretendBrokers:
 
     def recorded(self):
         """Nothing was seen."""
-        return []
+        return {}
 
     def missing(self, broker, messages, seconds):  # noqa: ARG002
         """Nothing has arrived."""
@@ -143,7 +152,7 @@ class PretendBrokers:
     def publish(self, broker, messages):
         """Publish what was drained."""
         assert self.up[broker]
-        self.published.update(payload.decode() for _, payload in messages)
+        self.published.update(message.payload.decode() for message in messages)
         self._count()
 
     def owed(self, side):
@@ -207,9 +216,39 @@ def test_a_rollback_from_anywhere_leads_to_the_old_links_and_leaves_no_session(p
         assert all(broken.up.values())
         assert broken.running == broken.file == before
         assert broken.published >= broken.owed(OLD)
-        left = {client for _, client in broken.sessions}
-        assert left <= {client for link in pair[0].links for _, client in ends(link)}
+        assert broken.sessions == PretendBrokers(change).sessions
         assert journal.digest is None
+
+
+@pytest.mark.parametrize("peer", ["b", "c"])
+def test_a_rollback_drops_the_filters_that_a_link_had_gained(peer):
+    """Topic x moves from b-c to a link of a; a filter left in its session at the peer would make x loop.
+
+    Broker b restarts as well, and c does not.
+    """
+    other = "c" if peer == "b" else "b"
+    stays = WiredLink("a", other, BOTH, BOTH)
+    wants = dict.fromkeys("abc", BOTH)
+    old, new = (
+        deployed(Wiring(tuple("abc"), wants, {}, links))
+        for links in (
+            tuple(sorted((WiredLink("a", peer, Y, Y), stays, WiredLink("b", "c", X, X)))),
+            tuple(sorted((WiredLink("a", peer, BOTH, BOTH), stays))),
+        )
+    )
+    change = DeploymentChange(old, new)
+    opened = 0
+    for killed_at in itertools.count(1):
+        broken, journal = PretendBrokers(change, killed_at), ChangeJournal(None)
+        before = dict(broken.sessions)
+        try:
+            apply_change(change, change.steps(), broken, journal)
+            break
+        except KeyboardInterrupt:
+            opened += "x" in broken.sessions[peer, f"r.broadloom-a:{peer}"]
+            apply_change(change, (), broken, journal, back=True)
+        assert broken.sessions == before, killed_at
+    assert opened
 
 
 class RememberingBrokers(PretendBrokers):
@@ -225,11 +264,11 @@ class RememberingBrokers(PretendBrokers):
 
     def recorded(self):
         """What was seen at each broker."""
-        return list(self.seen.values())
+        return self.seen
 
     def missing(self, broker, messages, seconds):  # noqa: ARG002
         """Those that were not seen there."""
-        return [message for message in messages if message not in self.seen[broker]]
+        return [message for message in messages if message not in [one[:2] for one in self.seen[broker]]]
 
     def publish(self, broker, messages):
         """Remember it."""
@@ -242,11 +281,61 @@ def test_what_a_restarted_broker_forgot_is_published_where_it_is_missing():
     old = Wiring(tuple("abc"), dict.fromkeys("abc", X), {}, (ab, bc))
     new = Wiring(tuple("abcd"), dict.fromkeys("abcd", X), {}, (ab, ac, WiredLink("a", "d", X, X)))
     change = DeploymentChange(deployed(old), deployed(new))
-    seen = {"a": [("x", b"1"), ("x", b"2")], "b": [("x", b"1"), ("x", b"2")], "c": [("x", b"1")], "d": []}
+    one, two = (HeldMessage("x", payload) for payload in (b"1", b"2"))
+    seen = {"a": [one, two], "b": [one, two], "c": [one], "d": []}
     brokers = RememberingBrokers(change, seen)
     record = apply_change(change, change.steps(), brokers, ChangeJournal(None))
-    assert brokers.again == [("c", [("x", b"2")])]  # and not at d, which joins
+    assert brokers.again == [("c", [two])]  # and not at d, which joins
     assert record["returned"] == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, bl.UnreachableError])
+def test_what_was_seen_before_a_failed_step_is_published_by_the_process_that_goes_on(tmp_path, error):
+    """And what it has seen there is not missing; equal messages count."""
+    ab, bc, ac = (WiredLink(u, v, X, X) for u, v in ("ab", "bc", "ac"))
+    old, new = (Wiring(tuple("abc"), dict.fromkeys("abc", X), {}, links) for links in ((ab, bc), (ab, ac)))
+    change = DeploymentChange(deployed(old), deployed(new))
+    one, two = (HeldMessage("x", payload) for payload in (b"1", b"2"))
+    first = RememberingBrokers(change, {"a": [one, two, two], "b": [one, two, two], "c": [one, two]})
+
+    def fail(broker):
+        raise error(f"{broker} does not start")
+
+    first.start = fail
+    journal = ChangeJournal(tmp_path / "fleet.apply")
+    with pytest.raises(error):
+        apply_change(change, change.steps(), first, journal)
+    journal.close()
+    journal = ChangeJournal(tmp_path / "fleet.apply")
+    second = RememberingBrokers(change, {"a": [], "b": [], "c": []})
+    for name in ("up", "file", "running", "sessions"):
+        setattr(second, name, getattr(first, name))
+    apply_change(change, change.steps(), second, journal)
+    assert second.again == [("c", [two])]
+    assert not journal.seen
+    journal.close()
+
+
+def test_a_message_that_is_published_again_is_retained_unless_another_has_replaced_it(tmp_path):
+    """By a process that goes on, which has it from the journal."""
+    ab, bc, ac = (WiredLink(u, v, BOTH, BOTH) for u, v in ("ab", "bc", "ac"))
+    old, new = (Wiring(tuple("abc"), dict.fromkeys("abc", BOTH), {}, links) for links in ((ab, bc), (ab, ac)))
+    change = DeploymentChange(deployed(old), deployed(new))
+    replaced, last, once = (
+        HeldMessage("x", b"1", True),
+        HeldMessage("x", b"2", True),
+        HeldMessage("y", b"3"),
+    )
+    seen = [replaced, last, once]
+    brokers = RememberingBrokers(change, {"a": [], "b": [], "c": []})
+    journal = ChangeJournal(tmp_path / "fleet.apply")
+    journal.begin(change, change.steps())
+    journal.keep_seen({"a": seen, "b": seen})
+    journal.close()
+    journal = ChangeJournal(tmp_path / "fleet.apply")
+    apply_change(change, change.steps(), brokers, journal)
+    journal.close()
+    assert brokers.again == [("c", [one]) for one in (HeldMessage("x", b"1"), last, once)]
 
 
 def test_topics_that_leave_a_link_that_stays_are_watched_too():
@@ -311,6 +400,9 @@ def test_a_journal_survives_its_process_and_refuses_another_change(tmp_path):
         apply_change(other, other.steps(), broken, journal)
     record = apply_change(change, change.steps(), broken, journal)
     assert record["taken"] < record["steps"]
+    assert record["seconds_down"].keys() == set(
+        record["restarts"]
+    )  # also of those that the first one stopped
     with pytest.raises(InputError, match="nothing to roll back"):
         apply_change(change, (), broken, journal, back=True)
 
@@ -368,7 +460,7 @@ class LateWitnessControl(LabControl):
         client = self._witnesses[owner]._client
         seen = client.on_message
         client.on_message = lambda *args: self.is_back.wait(30) and seen(*args)
-        publish_messages(Address(HOST, self._lab.ports[owner]), ANONYMOUS, [self.message])
+        publish_messages(Address(HOST, self._lab.ports[owner]), ANONYMOUS, [HeldMessage(*self.message)])
 
     def start(self, broker):
         """Start a broker, and let the watcher go on."""
@@ -444,11 +536,11 @@ def state(sites):
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
 def test_a_change_is_applied_killed_resumed_and_rolled_back(sites, change):
-    dry = applied(change, change / "empty", change / "old", "--dry-run")
+    dry = applied(change, "none", change / "old", "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert "none taken" in dry.stdout
     assert state(sites) == dict.fromkeys(sites, (None, True))
-    first = applied(change, change / "empty", change / "old")
+    first = applied(change, "none", change / "old")
     assert first.returncode == 0, first.stderr
     before = state(sites)
     assert before["a"][0] is not None
@@ -551,6 +643,8 @@ def test_a_change_killed_at_each_single_step_ends_like_one_that_was_not(sites, c
             result = applied(change, *pair)
             assert result.returncode == 0, (number, result.stderr)
             assert end_state(sites) == wanted, number
+    assert applied(change, change / "old", "none").returncode == 0
+    assert (state(sites), links_up(sites)) == (dict.fromkeys(sites, (None, True)), set())
 
 
 @pytest.mark.needs("mosquitto")

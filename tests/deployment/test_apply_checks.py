@@ -1,5 +1,6 @@
 """What `deploy apply` checks and refuses before a change, and what its journal knows after one."""
 
+import itertools
 import os
 import signal
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 from test_apply import PretendBrokers, deployed_unchecked
 
 import broadloom as bl
+from broadloom.cli import main
 from broadloom.cli.deploy_texts import apply_text
 from broadloom.deployment import (
     Deployment,
@@ -18,17 +20,20 @@ from broadloom.deployment import (
     FleetTls,
     WiredLink,
     Wiring,
+    call_api,
     roll_out,
     target_named,
 )
 from broadloom.deployment.apply import ChangeJournal, DeploymentChange, access_note, apply_change
+from broadloom.deployment.broker_rights import BrokerRights
 from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.fleet_control import FleetControl
 from broadloom.deployment.fleet_targets import fleet_access
 from broadloom.deployment.nats_control import NatsControl, NatsReloads
+from broadloom.deployment.rabbitmq_control import RabbitChange, RabbitControl
 from broadloom.deployment.targets import nats_leafnodes
 from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
-from broadloom.mqtt.paho import publish_messages, stop_client
+from broadloom.mqtt.paho import HeldMessage, publish_messages, stop_client
 from fleet_lab import wait_until
 from operator_sites import fleet_of, running_sites
 
@@ -134,7 +139,7 @@ def test_kept_messages_are_not_readable_after_the_change(tmp_path):
     change = DeploymentChange(ONE, TWO)
     journal.begin(change, change.steps())
     for number in range(50):
-        journal.keep("l.broadloom-a:b", [(f"secret-topic-{number}", 300 * b"payload")] * 10)
+        journal.keep("l.broadloom-a:b", [HeldMessage(f"secret-topic-{number}", 300 * b"payload")] * 10)
     assert b"secret-topic" in path.read_bytes()
     journal.end(change.states()[1])
     for file in tmp_path.iterdir():
@@ -249,6 +254,35 @@ def test_a_file_that_is_not_that_of_the_old_plan_is_refused(text, message, tmp_p
             checked(change, path=str(links), **STOP)
 
 
+@pytest.mark.parametrize(
+    ("client", "state", "is_refused"),
+    [
+        ("r.broadloom-a:c", b"1", True),
+        ("r.broadloom-a:b", b"1", False),  # in the old plan
+        ("r.broadloom-a:c", b"0", False),
+        ("r.broadloom-ab:c", b"1", False),  # of another broker
+        ("own-bridge", b"1", False),
+    ],
+)
+def test_a_link_that_the_old_plan_lacks_is_refused_before_the_first_step(
+    client, state, is_refused, monkeypatch
+):
+    """Its file can be on another machine, and no link of the old plan can be missing."""
+    states = {f"$SYS/broker/connection/{one}/state": b"1" for one in ("r.broadloom-a:b",)}
+    states[f"$SYS/broker/connection/{client}/state"] = state
+    rights = BrokerRights((), states)
+    monkeypatch.setattr("broadloom.deployment.fleet_control.try_rights", lambda *_: rights)
+    monkeypatch.setattr(FleetControl, "_require_answer", lambda *_: None)
+    control = FleetControl(fleet_with(**STOP), DeploymentChange(ONE, THREE))
+    if is_refused:
+        with pytest.raises(
+            InputError, match="links up that the old plan lacks, 1 in number, such as broadloom-a:c"
+        ):
+            control._check_broker("a")
+    else:
+        assert control._check_broker("a") == []
+
+
 def test_all_brokers_of_all_steps_are_asked():
     change = DeploymentChange(ONE, THREE)
     control = FleetControl(fleet_with(**STOP), change)
@@ -267,6 +301,118 @@ def test_nats_that_reloads_needs_a_place_for_its_file():
     ):
         NatsControl(fleet_with(install="true {file}"), change, 1).check_files(change.steps())
     NatsControl(fleet_with(install="true {file}", reload="true"), change, 1).check_files(change.steps())
+
+
+@pytest.mark.parametrize("killed_at", [1, 3, 9])
+def test_a_rollback_of_the_first_links_of_rabbitmq_leaves_nothing(killed_at):
+    change = RabbitChange(deployed_unchecked(wired()), TWO)
+    made, count = set(), 0
+
+    def call(broker, method, path, body):  # noqa: ARG001
+        nonlocal count
+        count += 1
+        if method == "PUT":
+            made.add((broker, path))
+        elif method == "DELETE":
+            made.discard((broker, path))
+        if count == killed_at:
+            raise KeyboardInterrupt
+        return []
+
+    journal = ChangeJournal(None)
+    control = RabbitControl(change, call, 1)
+    with pytest.raises(KeyboardInterrupt):
+        apply_change(change, change.steps(), control, journal)
+    assert made
+    apply_change(change, (), control, journal, back=True)
+    assert not made
+
+
+@pytest.mark.parametrize(
+    ("names", "is_up"),
+    [(["B"], True), (["own"], False), (["own", "B"], True), ([None], True), ([], False)],
+)
+def test_a_leaf_node_of_the_operator_is_not_a_link(names, is_up, monkeypatch):
+    leafs = [{"ip": "10.0.0.1"} if name is None else {"name": name} for name in names]
+
+    def ask(_, broker, path):
+        return {"leafs": leafs} if path == "/leafz" else {"server_name": broker.upper()}
+
+    monkeypatch.setattr(NatsControl, "_ask", ask)
+    control = NatsControl(fleet_with(**STOP), NatsReloads(ONE, THREE), 1)
+    assert control._has_links("a", ["b"]) is is_up
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("nats", 'has no monitoring port in the fleet file; give subscriptions = "http://10.0.0.1:8222"'),
+        ("rabbitmq", 'no admin API .* give subscriptions = "http://10.0.0.1:15672" and api_login'),
+        ("emqx", 'no admin API .* give subscriptions = "http://10.0.0.1:18083" and api_login'),
+    ],
+)
+def test_a_missing_api_is_named_by_the_kind_of_broker(kind, message):
+    with pytest.raises(InputError, match=f"{message}$"):
+        call_api(FleetBroker("a", "10.0.0.1", kind=kind), "GET", "/varz")
+
+
+def test_an_api_that_answers_with_a_page_is_not_an_api(monkeypatch):
+    monkeypatch.setattr(
+        "broadloom.deployment.broker_api.request_from", lambda *_: (b"<!doctype html><title>x", None)
+    )
+    broker = FleetBroker("a", "10.0.0.1", kind="nats", subscriptions="http://10.0.0.1:80")
+    with pytest.raises(UnreachableError, match=r"http://10.0.0.1:80/varz does not answer with JSON; is this"):
+        call_api(broker, "GET", "/varz")
+
+
+def test_brokers_with_the_same_file_are_refused(tmp_path):
+    hooks = FleetHooks(path=str(tmp_path / "links.conf"), **STOP)
+    brokers = [FleetBroker(name, f"127.0.0.1:{port}", hooks=hooks) for port, name in enumerate("abc", 1)]
+    change = DeploymentChange(deployed_unchecked(wired()), TWO)
+    assert {step.brokers for step in change.steps() if step.action == "stop"} == {("a",), ("b",)}
+    with pytest.raises(InputError, match=r"brokers '.' and '.' have the same hooks.path .*links.conf"):
+        FleetControl(bl.Fleet(brokers), change).check_files(change.steps())
+
+
+class ReloadingBrokers(NatsControl):
+    """NATS brokers that read their file when they reload."""
+
+    def __init__(self, change, killed_at):
+        super().__init__(fleet_with(**STOP), change)
+        self.killed_at = killed_at
+        self.calls = 0
+        self.files = {broker: self.text_of(broker, "old") for broker in "abc"}
+        self.read = dict(self.files)
+
+    def install(self, broker, side):
+        """Write the file."""
+        self.files[broker] = self.text_of(broker, side)
+        self.calls += 1
+        if self.calls == self.killed_at:
+            raise KeyboardInterrupt
+
+    def reload_all(self, step):
+        """Read the files."""
+        for broker in step.brokers:
+            self.install(broker, step.side)
+            self.read[broker] = self.files[broker]
+
+    def _wait_for(self, wiring, brokers):
+        """Links are up at once."""
+
+
+def test_a_rollback_of_nats_leaves_no_new_file():
+    change = NatsReloads(deployed_unchecked(wired(AB)), deployed_unchecked(wired(AB, BC)))
+    for killed_at in itertools.count(1):
+        brokers, journal = ReloadingBrokers(change, killed_at), ChangeJournal(None)
+        before = dict(brokers.files)
+        try:
+            apply_change(change, change.steps(), brokers, journal)
+            break
+        except KeyboardInterrupt:
+            apply_change(change, (), brokers, journal, back=True)
+        assert brokers.files == brokers.read == before, killed_at
+    assert killed_at > 2
 
 
 class FailingBrokers(PretendBrokers):
@@ -307,6 +453,35 @@ def test_an_error_of_a_step_says_which_step_what_is_stopped_and_how_to_go_on(kin
         apply_change(change, (), brokers, journal, back=True)
     assert "stopped now: a; mend it and run the same command again" in str(caught.value)
     assert "--roll-back" not in str(caught.value)
+
+
+def test_an_interruption_says_which_step_what_is_stopped_and_how_to_go_on():
+    change = DeploymentChange(ONE, THREE)
+    total = len(change.steps())
+    number = next(i for i, step in enumerate(change.steps(), 1) if step.action == "stop")
+    for killed_at in (1, 2):  # before and after it has stopped
+        with pytest.raises(KeyboardInterrupt) as caught:
+            apply_change(change, change.steps(), PretendBrokers(change, killed_at), ChangeJournal(None))
+        assert str(caught.value) == (
+            f"interrupted at step {number} of {total} (stop a); stopped now: a; run the same command again, "
+            "or go back with --roll-back"
+        )
+
+
+def test_ctrl_c_during_a_change_prints_its_step_and_exits_with_130(tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        change = DeploymentChange(ONE, THREE)
+        apply_change(change, change.steps(), PretendBrokers(change, 1), ChangeJournal(None))
+
+    fleet_with(**STOP).save(tmp_path / "fleet.toml")
+    monkeypatch.setattr("broadloom.cli.deploy.both_deployments", lambda *_, **__: (None, ONE, THREE))
+    monkeypatch.setattr("broadloom.deployment.roll_out", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        main(["deploy", "apply", "old", "new", "--fleet", str(tmp_path / "fleet.toml"), "--quiet"])
+    assert caught.value.code == 130
+    text = capsys.readouterr().err
+    assert text.startswith("broadloom: interrupted at step")
+    assert "unchanged" not in text
 
 
 def dry_run(old, new, folder, **options):
@@ -372,6 +547,32 @@ def test_a_change_that_is_killed_anywhere_leaves_no_session_that_watches(back):
     assert seen > 3
 
 
+class CommandedBrokers(FleetControl):
+    """Brokers that run if a file exists."""
+
+    def _listens(self, name):
+        return Path(self._broker(name).hooks.path).with_name("up").exists()
+
+    def _require_answer(self, name, seconds):  # noqa: ARG002
+        assert self._listens(name)
+
+
+def test_a_broker_that_runs_already_is_started_again_with_its_new_file(tmp_path):
+    """The operator has started it by hand while a change was interrupted: it has read the old file."""
+    start = 'test -e "$0/up" || { touch "$0/up" && cp "$0/links.conf" "$0/read"; }'
+    hooks = {
+        "path": str(tmp_path / "links.conf"),
+        "stop": ("rm", str(tmp_path / "up")),
+        "start": ("sh", "-c", start, str(tmp_path)),
+    }
+    control = CommandedBrokers(fleet_with(**hooks), DeploymentChange(ONE, THREE))
+    control.install("a", "old")
+    control.start("a")
+    control.install("a", "new")
+    control.start("a")
+    assert (tmp_path / "read").read_text() == THREE.texts()["a"]
+
+
 def test_an_installed_file_keeps_its_owner_and_a_new_one_has_the_group_of_its_folder(tmp_path, monkeypatch):
     given = {}
     monkeypatch.setattr(
@@ -399,6 +600,53 @@ def test_an_installed_file_keeps_its_owner_and_a_new_one_has_the_group_of_its_fo
 
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
+def test_a_watch_counts_a_message_once_where_filters_overlap(tmp_path):
+    """Also where a later watch adds a filter, and a message that comes twice counts twice."""
+    with running_sites(tmp_path, "a") as sites:
+        fleet = fleet_of(sites)
+        control = FleetControl(fleet, DeploymentChange(ONE, TWO))
+        one, two = HeldMessage("x/1", b"1"), HeldMessage("x/2", b"2")
+        try:
+            control.watch("a", ["x/#", "x/+", "+/1"])
+            control.transit = 0.0
+            control.record()
+            publish_messages(*fleet_access(fleet, "a"), [one])
+            control.watch("a", ["x/1", "x/2"])
+            publish_messages(*fleet_access(fleet, "a"), [one, two])
+            control._witnesses["a"].catch_up()
+            assert control.recorded() == {"a": [one, one, two]}
+            lacking = control.missing("a", [one[:2], one[:2], one[:2], two[:2], two[:2]], 0)
+            assert lacking == [one[:2], two[:2]]
+        finally:
+            control.close()
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_a_watch_sees_the_retain_flag_and_not_what_was_retained_before(tmp_path):
+    """A message that another has replaced since is published again without the flag."""
+    with running_sites(tmp_path, "a") as sites:
+        fleet = fleet_of(sites)
+        control = FleetControl(fleet, DeploymentChange(ONE, TWO))
+        control.transit = 0.0
+        before, one, two = (HeldMessage("x", payload, retain=True) for payload in (b"0", b"1", b"2"))
+        try:
+            control.watch("a", ["y"])
+            control.record()
+            control.publish("a", [before])
+            control.watch("a", ["x"])
+            control.publish("a", [one, two])
+            control._witnesses["a"].catch_up()
+            assert control.recorded() == {"a": [one, two]}
+            control.publish("a", [one, two])
+            control._witnesses["a"].catch_up()
+            assert control.recorded() == {"a": [one, two, two, one._replace(retain=False)]}
+        finally:
+            control.close()
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
 def test_the_session_of_a_killed_watch_is_ended_by_the_process_that_goes_on(tmp_path):
     with running_sites(tmp_path, "a") as sites:
         fleet = fleet_of(sites)
@@ -407,7 +655,7 @@ def test_the_session_of_a_killed_watch_is_ended_by_the_process_that_goes_on(tmp_
         killed.watch("a", ["x"])
         stop_client(killed._witnesses["a"]._client)  # and leaves the session, as a kill does
         address, login = fleet_access(fleet, "a")
-        publish_messages(address, login, [("x", b"1")])
+        publish_messages(address, login, [HeldMessage("x", b"1")])
         FleetControl(fleet, change).end_watch("a")
         sites["a"].run("stop")
         stored = (sites["a"].folder / "mosquitto.db").read_bytes()
@@ -458,3 +706,85 @@ def test_a_file_of_nats_has_the_passwords_of_the_old_plan_or_references_to_them(
     with pytest.raises(InputError, match="is not the file of the old plan") as caught:
         control._check_old_file(brokers["a"])
     assert "sesame" not in str(caught.value)
+
+
+def test_a_journal_that_cannot_be_written_is_reported_with_the_stopped_brokers(tmp_path, monkeypatch):
+    """The step was taken and is not recorded; the same command takes it again."""
+    change = DeploymentChange(ONE, TWO)
+    journal = ChangeJournal(tmp_path / "fleet.apply")
+    brokers = PretendBrokers(change)
+    write = journal.step_done
+
+    def full(began):
+        if change.steps()[journal.done].action == "stop":
+            raise StorageError("the disk is full")
+        write(began)
+
+    monkeypatch.setattr(journal, "step_done", full)
+    with pytest.raises(StorageError, match=r"stop b.*the disk is full; stopped now: b; mend it and run"):
+        apply_change(change, change.steps(), brokers, journal)
+    monkeypatch.undo()
+    apply_change(change, change.steps(), brokers, journal)
+    journal.close()
+    assert all(brokers.up.values())
+
+
+def test_a_change_that_changes_nothing_is_no_evidence_about_links(tmp_path):
+    """No broker was asked whether it has these links, so the next change is not taken for applied."""
+    path = tmp_path / "fleet.apply"
+    empty = deployed_unchecked(wired())
+    assert carried_out(empty, empty, path)["steps"] == 0
+    assert carried_out(ONE, empty, path)["taken"] > 0
+
+
+def test_a_second_apply_of_the_same_fleet_is_refused_while_the_first_one_runs(tmp_path):
+    path = tmp_path / "fleet.apply"
+    first = ChangeJournal(path)
+    with pytest.raises(InputError, match="another `deploy apply` of this fleet is running"):
+        dry_run(ONE, TWO, tmp_path)
+    first.close()
+
+
+RIGHTS = ("topic readwrite $broadloom/#", "topic read $SYS/broker/connection/#", "topic write x")
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_rights_that_a_login_lacks_are_named_before_the_first_step(tmp_path):
+    """Each rule that a change needs is left out once; at last there are all of them, and the link is down."""
+    with running_sites(tmp_path, "ab") as sites:
+        a = sites["a"]
+        with (a.folder / "mosquitto.conf").open("a") as file:
+            file.write(f"acl_file {a.folder}/acl\n")
+        fleet = fleet_of(sites)
+        settings = Settings(tls=False, addresses={name: str(fleet.brokers[name].address) for name in "ab"})
+        sides = []
+        for links in ((AB,), ()):
+            wiring = Wiring(tuple("ab"), dict.fromkeys("ab", X), {}, links)
+            sides.append(Deployment(wiring, settings, target_named("mosquitto").files(wiring, settings)))
+        a.links.write_text(sides[0].texts()["a"])
+        control = FleetControl(fleet, DeploymentChange(*sides), 5)
+        steps = DeploymentChange(*sides).steps()
+        for lacking in (*RIGHTS, None):
+            (a.folder / "acl").write_text("".join(f"{rule}\n" for rule in RIGHTS if rule != lacking))
+            a.run("stop")
+            if lacking is None:
+                sites["b"].run("stop")  # so that the link stays down
+            a.run("start")
+            control._require_answer("a", 5)
+            if lacking is None:
+                assert "link of 'a' to 'b' is down" in control._check_broker("a")[0]
+                continue
+            with pytest.raises(InputError) as caught:
+                control.check(steps)
+            if "$SYS" in lacking:
+                reason = (
+                    "shows no link, and the old plan has 1 that it opens; give the plan in use first, or "
+                )
+                reason += "give its login the right"
+            else:
+                reason = (
+                    "denies anonymous clients what a change needs; give these rights, in its acl_file for "
+                )
+                reason += "instance"
+            assert str(caught.value) == f"broker 'a' {reason}: {lacking}"

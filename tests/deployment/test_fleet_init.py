@@ -50,13 +50,14 @@ def test_options_for_all_brokers_and_for_one(tmp_path, run):
     """One with a broker's name replaces the one for all."""
     given = ["--broker=a=a", "--broker=b=b", "--kind=emqx", "--kind=b=nats", "--ca", tmp_path / "ca.crt"]
     login = ["--user=u", "--password-env=SECRET", "--login=b=anonymous", "--tls=b=system"]
-    given += ["--leaf-listen=b=10.0.0.7:7500"]
+    given += ["--leaf-listen=b=10.0.0.7:7500", "--account=b=APP"]
     code, out, _ = run("init", *given, *login, "-o", tmp_path / "fleet.toml", "--json")
     assert code == 0
     record = {"output": str(tmp_path / "fleet.toml"), "brokers": ["a", "b"], "secrets": []}
     assert json.loads(out) == record
     a, b = bl.Fleet.load(tmp_path / "fleet.toml").brokers.values()
     assert (a.leaf_listen, b.leaf_listen) == (None, "10.0.0.7:7500")
+    assert (a.account, b.account) == (None, "APP")
     assert (a.kind, a.tls, a.login) == (
         "emqx",
         FleetTls(str(tmp_path / "ca.crt")),

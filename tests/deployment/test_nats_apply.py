@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from broadloom.deployment import (
     wire,
 )
 from broadloom.deployment.nats_control import can_reload
+from broadloom.deployment.rehearsal.mosquitto_lab import listens
 from broadloom.deployment.targets import nats_leafnodes
 from fleet_lab import wait_until
 from nats_sites import NatsClient, NatsLoad, nats_fleet, running_nats
@@ -35,6 +37,12 @@ PROGRAMS = [
     pytest.param((GIVEN, "APP"), marks=needs_given, id="given-account"),
 ]
 NATS = target_named("nats")
+LINES = (
+    ", imports: $BROADLOOM_IMPORTS",
+    "BROADLOOM_A: $BROADLOOM_A",
+    "BROADLOOM_B: $BROADLOOM_B",
+    'include "broadloom.conf"',
+)
 WANTS = {"a": ["x"], "b": ["x", "y"], "c": ["x", "y"], "d": ["x", "y"], "e": ["x", "y"]}
 
 
@@ -116,6 +124,38 @@ def test_a_change_of_nats_killed_at_every_step_ends_the_same_and_can_go_back(sit
         assert links_of(sites) == after
     assert [site.links.read_text() for site in sites.values()][1:] == files[1:]  # a listens for links
     assert [(site.folder / "nats.conf").read_text() for site in sites.values()] == own
+
+
+@pytest.mark.parametrize("sites", PROGRAMS[2:], indirect=True)
+@pytest.mark.parametrize(
+    ("replaced", "fault"),
+    [
+        (dict.fromkeys(LINES, ""), "does not define the accounts BROADLOOM_A, BROADLOOM_B"),
+        (
+            {LINES[0]: "", LINES[1]: f"OTHER {{ {LINES[0][2:]} }}\n{LINES[1]}"},
+            "account APP imports nothing from links",
+        ),
+    ],
+)
+def test_lines_that_an_account_of_clients_lacks_are_named(sites, tmp_path, replaced, fault):
+    """There are no links yet, or another account than that of the fleet file imports them."""
+    own = sites["b"].folder / "nats.conf"
+    text = changed = own.read_text()
+    for line, other in replaced.items():
+        changed = changed.replace(line, other)
+    own.write_text(changed)
+    for name in ("stop", "start"):
+        subprocess.run(getattr(sites["b"].hooks(), name), check=True, stdin=subprocess.DEVNULL, timeout=30)
+    wait_until(lambda: listens(sites["b"].monitoring), "the broker is back")
+    with pytest.raises(bl.InputError, match=f"broker 'b': .*{fault}.*; add to its block accounts: "):
+        applied(tmp_path, "empty", "old")
+    own.write_text(text)
+    subprocess.run(sites["b"].hooks().reload, check=True, stdin=subprocess.DEVNULL)
+    wait_until(
+        lambda: nats_leafnodes.SECOND in call_api(sites["b"].broker("b"), "GET", "/accountz")["accounts"],
+        "the broker has the account",
+    )
+    assert applied(tmp_path, "empty", "old")["taken"]
 
 
 def test_a_change_of_nats_under_load_doubles_nothing(sites, tmp_path):

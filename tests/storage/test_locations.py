@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyarrow import fs
 from typer.testing import CliRunner
 
 import broadloom as bl
@@ -17,18 +16,6 @@ from broadloom.storage.folders import scratch_folder, share_folder
 from broadloom.storage.tables import read_table, write_table
 
 PLAN = bl.link(bl.workload.interest(nodes=12, topics=6, sizes=(2, 3), seed=0), algorithm="gm")
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch):
-    """A store that is a folder of this machine, for URIs of S3; BROADLOOM_S3 names a real one."""
-    if "BROADLOOM_S3" in os.environ:
-        return f"s3a://{os.environ['BROADLOOM_S3']}/{tmp_path.name}"
-    (tmp_path / "store" / "bucket").mkdir(parents=True)
-    inner = fs.SubTreeFileSystem(str(tmp_path / "store"), fs.LocalFileSystem())
-    monkeypatch.setattr(locations, "_store", lambda *_: inner)
-    monkeypatch.setattr(RemotePath, "mkdir", lambda self, **_: inner.create_dir(self.store_path))
-    return "s3a://bucket/out"
 
 
 def test_a_uri_never_becomes_a_local_folder(tmp_path, monkeypatch):

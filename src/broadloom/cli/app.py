@@ -31,7 +31,7 @@ from broadloom.cli import (
 from broadloom.cli import (
     compile as compile_verb,
 )
-from broadloom.cli.common import say
+from broadloom.cli.common import INTERRUPTED, say
 from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
@@ -40,7 +40,6 @@ Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
 BAD_INPUT = 2
 OUTSIDE_FAILED = 3  # a broker, a cluster or a disk: worth another try
 WRONG_PATH = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
-INTERRUPTED = 130  # typer's code for Ctrl-C
 
 app = typer.Typer(
     name="broadloom",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from broadloom.pipeline import SparkEngine
 
+INTERRUPTED = 130  # typer's code for Ctrl-C
 PIPE_CLOSED = 141  # the shell's code for a program that was ended by SIGPIPE
 
 Json = Annotated[

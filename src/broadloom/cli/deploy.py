@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import broadloom as bl
-from broadloom.cli.common import Force, Json, Quiet, keep_apart, progress, show
+from broadloom.cli.common import INTERRUPTED, Force, Json, Quiet, keep_apart, progress, say, show
 from broadloom.cli.deploy_options import (
     ADDRESS,
     PATIENCE,
@@ -76,7 +76,7 @@ def export_plan(
     ] = False,
     remove: Annotated[
         bool,
-        typer.Option("--remove", help="Write what takes the links of the plan away again, instead."),
+        typer.Option("--remove", help="Write what removes the links of the plan."),
     ] = False,
     accounts: Accounts = False,
     qos: Qos = 1,
@@ -326,8 +326,8 @@ def _is_rabbitmq(on: str) -> bool:
 
 @app.command("diff")
 def diff_plans(
-    old: Annotated[Path, typer.Argument(help="The folder of the plan in use.")],
-    new: Annotated[Path, typer.Argument(help="The folder of the new plan.")],
+    old: Annotated[Path, typer.Argument(help="The folder of the plan in use; none: no links.")],
+    new: Annotated[Path, typer.Argument(help="The folder of the new plan; none: no links.")],
     to: To = None,
     fleet: FleetFile = None,
     messages: Messages = None,
@@ -380,8 +380,8 @@ def diff_plans(
 
 @app.command("apply")
 def apply_plan(
-    old: Annotated[Path, typer.Argument(help="The folder of the plan in use.")],
-    new: Annotated[Path, typer.Argument(help="The folder of the new plan.")],
+    old: Annotated[Path, typer.Argument(help="The folder of the plan in use; none: no links.")],
+    new: Annotated[Path, typer.Argument(help="The folder of the new plan; none: no links.")],
     fleet: Annotated[
         Path, typer.Option("--fleet", help="The fleet file: how to reach, stop and start the brokers.")
     ] = Path("fleet.toml"),
@@ -402,7 +402,7 @@ def apply_plan(
         bool, typer.Option("--dry-run", help="Print the steps that would be taken, and take none.")
     ] = False,
     roll_back: Annotated[
-        bool, typer.Option("--roll-back", help="Go back to the plan in use, from wherever the change is.")
+        bool, typer.Option("--roll-back", help="Return to the old plan, at any point of the change.")
     ] = False,
     patience: Annotated[
         float, typer.Option(help="The most seconds for a broker to stop, to answer, or to link.")
@@ -426,18 +426,24 @@ def apply_plan(
         target, before, after = both_deployments(
             (old, new), options, (messages, publishers), (least, slack), with_secrets=not dry_run
         )
-        record = roll_out(
-            before,
-            after,
-            target,
-            bl.Fleet.load(fleet),
-            journal,
-            at_once=at_once,
-            dry_run=dry_run,
-            back=roll_back,
-            patience=patience,
-            report=None if quiet or as_json else partial(typer.echo, err=True),
-        )
+        try:
+            record = roll_out(
+                before,
+                after,
+                target,
+                bl.Fleet.load(fleet),
+                journal,
+                at_once=at_once,
+                dry_run=dry_run,
+                back=roll_back,
+                patience=patience,
+                report=None if quiet or as_json else partial(typer.echo, err=True),
+            )
+        except KeyboardInterrupt as error:
+            if not str(error):  # before the first step
+                raise
+            say(f"broadloom: {error}", error=True)
+            raise SystemExit(INTERRUPTED) from error
     show(record, apply_text(record), as_json, quiet)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TARGET_NAMES = "mosquitto, rabbitmq, nats, emqx"
 RATE = 300.0
 PATIENCE = 60.0
+NO_PLAN = "none"  # in place of the folder of a plan
 
 To = Annotated[
     str | None,
@@ -37,7 +38,7 @@ PublisherMode = Annotated[
     typer.Option(help="anywhere: any broker can publish any topic; observed; by default as the plan says."),
 ]
 Least = Annotated[str, typer.Option(help="Trees of least latency (from publishers) or of least weight.")]
-Slack = Annotated[float, typer.Option(help="By which share a tree can cost more to relieve busy links.")]
+Slack = Annotated[float, typer.Option(help="The share by which a tree can cost more to relieve busy links.")]
 ADDRESS = "{broker}"
 Address = Annotated[
     str, typer.Option(help="The address of a broker: host or host:port, with {broker} for its id.")
@@ -133,7 +134,7 @@ def both_deployments(
     """The target and the deployments of two plans.
 
     Args:
-        folders: the folders of the plans.
+        folders: the folders of the plans; `none`, if there is no such folder: no links at all.
         options: where the brokers are, and how links authenticate.
         publishers: the table of messages, and the mode of publishers.
         trees: what trees have least of, and their slack.
@@ -141,16 +142,24 @@ def both_deployments(
     """
     from broadloom.deployment import Deployment, export
 
-    plans = [bl.Plan.load(folder) for folder in folders]
+    is_none = [str(folder) == NO_PLAN and not folder.exists() for folder in folders]
+    if all(is_none):
+        raise InputError(f"both plans are {NO_PLAN}; give the folder of a plan")
+    known = [folder for folder, none in zip(folders, is_none, strict=True) if not none]
+    plans = [
+        bl.Plan.load(known[0] if none else folder) for folder, none in zip(folders, is_none, strict=True)
+    ]
     target = [options.target(plan) for plan in plans][-1]
     everybody = [name for plan in plans for name in plan.interest.node_ids]
     sides = []
-    for folder, plan in zip(folders, plans, strict=True):
+    for folder, plan, none in zip(folders, plans, is_none, strict=True):
         settings = options.settings(plan, with_secrets)
         try:
             chosen = with_publishers(plan, *publishers, everybody)
             wiring = target.adapt(deployed(chosen, *trees)[1])
-            sides.append(Deployment(wiring, settings, export(wiring, target, settings)))
+            wiring = replace(wiring, brokers=(), wants={}, publishes={}, links=()) if none else wiring
+            files = {} if none else export(wiring, target, settings)
+            sides.append(Deployment(wiring, settings, files))
         except InputError as error:
             raise InputError(f"{folder}: {error}") from error
     return target, sides[0], sides[1]

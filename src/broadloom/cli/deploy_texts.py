@@ -69,17 +69,23 @@ def apply_text(record: Record) -> str:
             lines += [f"{number:>3} {text}", *(f"      {command}" for command in commands)]
         return "\n".join(lines)
     if record["already_applied"]:
-        return "already applied: the last change has led to the new plan"
+        return "already applied: the brokers have the links of the new plan"
     if not record["steps"]:
         return "nothing changes"
     what = "rolled back" if record["rolled_back"] else "applied"
-    restarts = ", ".join(dict.fromkeys(record["restarts"])) or "no broker"
-    line = f"{what} in {record['steps']:,} steps ({record['taken']:,} now); restarted: {restarts}"
+    now = "" if record["taken"] == record["steps"] else f", {record['taken']:,} of them now"
+    lines = [f"{what} in {record['steps']:,} steps{now}", _restart_text(record)]
     if record["returned"]:
-        line += (
-            f"\n{record['returned']:,} messages waited for removed links only; published at their other ends"
-        )
-    return line
+        lines.append(f"published where they had not arrived: {record['returned']:,} messages")
+    return "\n".join(lines)
+
+
+def _restart_text(record: Record) -> str:
+    """The brokers that were restarted, with the seconds for which they were down."""
+    down = record["seconds_down"]
+    names = dict.fromkeys(record["restarts"])
+    restarts = ", ".join(f"{name} (down for {down[name]:.1f} s)" if name in down else name for name in names)
+    return f"restarted: {restarts or 'no broker'}"
 
 
 def _broker_lines(record: Record) -> Iterator[str]:
@@ -156,6 +162,8 @@ def _rehearsal_lines(record: Record) -> Iterator[str]:
             f"rehearsed: {rehearsal['lost']:,} of {rehearsal['expected']:,} deliveries lost, "
             f"{rehearsal['doubled']:,} twice, {rehearsal['unexpected']:,} unexpected"
         )
+        if rehearsal.get("restarts"):
+            yield f"no broker was down for more than {rehearsal['most_seconds_down']:.1f} s"
         yield (
             f"afterwards: {after['missing']:,} missing, {after['duplicates']:,} twice, "
             f"{after['unexpected']:,} unexpected"

@@ -22,7 +22,9 @@ def doctor(
             help="Also send one real message per filter, which clients of `#` see, to try rights.",
         ),
     ] = False,
-    all_lines: Annotated[bool, typer.Option("--all", help="Show what is good, too.")] = False,
+    all_lines: Annotated[
+        bool, typer.Option("--all", help="Also list checks that found nothing wrong.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:

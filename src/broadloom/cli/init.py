@@ -49,6 +49,10 @@ def init(
         Texts,
         typer.Option(help="NAME=HOST or NAME=HOST:PORT where a NATS broker listens for links; repeatable."),
     ] = None,
+    account: Annotated[
+        Texts,
+        typer.Option(help=f"The account of NATS clients (links then have accounts of their own) {ONE}."),
+    ] = None,
     carry: Annotated[
         Texts, typer.Option(help="A topic filter that links carry; repeatable. Default: all.")
     ] = None,
@@ -86,6 +90,7 @@ def init(
         subscriptions=subscriptions or [],
         configs=config or [],
         leaf_listens=leaf_listen or [],
+        accounts=account or [],
         links=FleetLinks(tuple(carry) if carry else ("#",), publishers, max_degree),
         for_all=fields_for_all(ca, no_tls, user, password_file, password_env),
     )

@@ -74,7 +74,7 @@ def link(
 ) -> None:
     """Choose the links between brokers so that every topic stays connected at the least cost.
 
-    With a master, a remote or a conf, dcmaw divides the work on Spark; the plan is the same.
+    With --master, --remote or --conf, dcmaw divides the work on Spark; the plan is the same.
 
     Example: broadloom link tables --algorithm gm -o plan
     """

@@ -40,19 +40,18 @@ def controller(
         bool, typer.Option("--take-over", help="Adopt the agents of another controller, with their links.")
     ] = False,
     propose: Annotated[
-        float | None, typer.Option(help="Look for a better plan every so many seconds, in the background.")
+        float | None,
+        typer.Option(help="Look for a better plan in the background, at this interval in seconds."),
     ] = None,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Move to a better plan without being told to; needs --propose.")
+        bool, typer.Option("--adopt", help="Move to a better plan as soon as one is found; needs --propose.")
     ] = False,
     moves: Annotated[
         Path | None, typer.Option(help="Move clients too: the configuration file of `migrate agent`.")
     ] = None,
     down: Annotated[
         bool,
-        typer.Option(
-            "--down", help="End all links within the patience of the fleet file, and exit; stop it first."
-        ),
+        typer.Option("--down", help="End all links, and exit; stop the running controller first."),
     ] = False,
     seed: Seed = 0,
     verbose: Verbose = False,

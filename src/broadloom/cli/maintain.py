@@ -62,7 +62,7 @@ def maintain(
         int, typer.Option(help="Compare with a fresh build after every N events; 0: never.")
     ] = 0,
     rebaseline: Annotated[
-        bool, typer.Option("--rebaseline", help="If a rebuild is due then, rebaseline, with few changes.")
+        bool, typer.Option("--rebaseline", help="Then rebaseline, if a rebuild is due.")
     ] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Watch for events, on Spark.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Stream the present events, then stop.")] = False,

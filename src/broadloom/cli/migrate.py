@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from broadloom.agents.moves import Operator
-    from broadloom.agents.moves.operator_api import SendRequest
+    from broadloom.agents.moves.operator_client import SendRequest
     from broadloom.model import MarketProblem
 
 # Values of heavy modules, which would make --help slow; a test compares them.

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +33,7 @@ from broadloom.deployment.rollout import Batch, Deployment, LinkSession, order, 
 from broadloom.deployment.targets.mosquitto_bridges import local_id, remote_id
 from broadloom.deployment.wiring import Hop, WiredLink, Wiring
 from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
+from broadloom.mqtt.paho import HeldMessage
 from broadloom.mqtt.topic_filters import FilterIndex
 from broadloom.progress import stage
 from broadloom.storage import RecordJournal
@@ -39,17 +42,17 @@ MOST_SESSIONS = 16  # changed at the same time
 ARRIVAL_SECONDS = 5.0  # for messages that wait in the sessions of new links
 OLD, NEW = "old", "new"
 
-Message = tuple[str, bytes]  # topic and payload
+Message = tuple[str, bytes]  # topic and payload, by which messages are compared
 
 
 _LIVE_TEXTS = {
-    "add": "add the {side} links of {names}",
-    "probe": "wait until a mark has passed each of the {side} links",
-    "switch": "switch {names} to the {side} links",
-    "empty": "wait until the {side} links are empty",
-    "delete": "delete the {side} links of {names}",
-    "sweep": "delete what is left of the {side} links",
-    "reload": "reload {names} with the {side} links",
+    "add": "add the {links} of {names}",
+    "probe": "wait until a test message has passed each of the {links}",
+    "switch": "switch {names} to the {links}",
+    "empty": "wait until no message is on the {links} any more",
+    "delete": "delete the {links} of {names}",
+    "sweep": "delete the remaining queues and exchanges of the {links}",
+    "reload": "reload {names} with the {links}",
 }
 
 
@@ -64,7 +67,8 @@ class ApplyStep(NamedTuple):
             them, and "sweep" what is left of them; or "reload" brokers.
         brokers: the brokers.
         sessions: the sessions.
-        side: whose links are installed: those of the "old" or the "new" deployment.
+        side: whose links are installed: those of the "old" or the "new" deployment; or a name of links that
+            exist in between.
         links: the owner and the peer of the links to wait for.
     """
 
@@ -88,13 +92,16 @@ class ApplyStep(NamedTuple):
             count = f"{len(self.sessions)} session{'s' if len(self.sessions) > 1 else ''}"
             return f"{self.action} {count} at {names}: {', '.join(one.client for one in self.sessions)}"
         if self.action == "return":
-            return "publish what waited in ended sessions and has not arrived"
+            return "publish messages that have not arrived everywhere where they are missing"
         if self.action == "watch":
-            return f"watch what arrives of topics whose links change at {names}"
+            return f"record what arrives of the topics whose links at {names} change"
+        links = self.side if "links" in self.side else f"{self.side} links"
         if self.action in _LIVE_TEXTS:
-            return _LIVE_TEXTS[self.action].format(names=names, side=self.side)
+            if self.action == "empty" and "unused" in self.side:
+                links = "unused links"
+            return _LIVE_TEXTS[self.action].format(names=names, links=links)
         if self.action == "install":
-            return f"install the {self.side} links of {names}"
+            return f"install the {links} of {names}"
         if self.action == "remove":
             return f"remove the links of {names}"
         return (
@@ -145,7 +152,7 @@ class BrokerControl(Protocol):
     def update(self, action: str, session: LinkSession) -> None:
         """Open or close a session."""
 
-    def drain(self, session: LinkSession, keep: Callable[[list[Message]], None]) -> None:
+    def drain(self, session: LinkSession, keep: Callable[[list[HeldMessage]], None]) -> None:
         """Take all messages that wait in a session, and end it."""
 
     def watch(self, broker: str, filters: Sequence[str]) -> None:
@@ -157,13 +164,13 @@ class BrokerControl(Protocol):
     def record(self) -> None:
         """Keep what arrives at the watched brokers, until the links of a batch are up."""
 
-    def recorded(self) -> list[list[Message]]:
+    def recorded(self) -> Mapping[str, list[HeldMessage]]:
         """The messages that were kept at each watched broker."""
 
     def missing(self, broker: str, messages: Sequence[Message], seconds: float) -> list[Message]:
         """Those messages that have not arrived at a broker, and do not arrive in some seconds."""
 
-    def publish(self, broker: str, messages: Sequence[Message]) -> None:
+    def publish(self, broker: str, messages: Sequence[HeldMessage]) -> None:
         """Publish messages at a broker."""
 
 
@@ -288,8 +295,9 @@ class DeploymentChange(NamedTuple):
         """The steps back to the old deployment.
 
         The brokers of an unfinished batch get their old links first, while all of them are down, because the
-        old links of some with the new links of others could form a ring. Then the finished batches are undone
-        like any other change. At last the sessions of new links end.
+        old links of some with the new links of others could form a ring. Filters that a link had gained in
+        its session at its peer are closed meanwhile: mosquitto would keep them. Then the finished batches are
+        undone like any other change. At last the sessions of new links end.
 
         Args:
             steps: the steps of the change.
@@ -304,11 +312,14 @@ class DeploymentChange(NamedTuple):
         links += [link for link in new.links if link.owner in changed]
         brokers = tuple(dict.fromkeys((*old.brokers, *new.brokers)))
         present = replace(old, brokers=brokers, links=tuple(sorted(links)))
+        gained = _gained_filters(steps[first : done + 1], old.links)
         back = [ApplyStep("stop", (broker,)) for broker in broken]
+        back += _closing(session for session in gained if session.broker not in broken)
         for broker in reversed(broken):
             back += [
                 ApplyStep("install" if broker in old.brokers else "remove", (broker,), side=OLD),
                 ApplyStep("start", (broker,)),
+                *_closing(session for session in gained if session.broker == broker),
             ]
         touched = tuple(link[:2] for link in present.links if set(broken).intersection(link[:2]))
         back += [ApplyStep("wait", tuple(broken), links=touched)] if broken else []
@@ -359,6 +370,18 @@ def _installing(step: ApplyStep) -> tuple[str, ...]:
     return step.brokers if step.action in ("install", "remove") else ()
 
 
+def _gained_filters(steps: Iterable[ApplyStep], links: Iterable[WiredLink]) -> list[LinkSession]:
+    """The sessions of links in which steps have opened more filters."""
+    known = {name for link in links for name in ids_of(link)}
+    opened = (session for step in steps if step.action == "open" for session in step.sessions)
+    return [session for session in opened if session.client in known]
+
+
+def _closing(sessions: Iterable[LinkSession]) -> list[ApplyStep]:
+    found = tuple(sessions)
+    return [_session_step([("close", session) for session in found])] if found else []
+
+
 def _sessions_of(links: Iterable[WiredLink]) -> set[LinkSession]:
     """The sessions of links, at both of their ends."""
     found = set()
@@ -383,9 +406,12 @@ class ChangeJournal:
         digest: the code of the change that is under way; None: none is.
         steps: its steps.
         done: the number of steps done.
+        times: when each of them began and ended, in seconds since 1970; empty: not known.
         is_going_back: whether these steps lead back to the old deployment.
         kept: the messages of ended sessions, by the client id of the session.
-        returned: how many of them had not arrived everywhere, and were published.
+        seen: the messages that were recorded at each watched broker.
+        seen_earlier: those of them that earlier processes recorded.
+        returned: how many messages had not arrived everywhere, and were published.
         watched: the brokers at which a session watches what arrives.
         stopped: the brokers that were stopped when the way back began.
         sides: the old and the new deployment of the change that is under way.
@@ -399,13 +425,18 @@ class ChangeJournal:
 
     def __init__(self, path: Path | None) -> None:
         self._journal = RecordJournal(path, private=True)
+        self._lock = threading.Lock()
         if path is not None:
             path.chmod(0o600)  # it can have messages of clients
         self.digest: str | None = None
         self.steps: list[ApplyStep] = []
         self.done = 0
+        self.times: dict[int, tuple[float, float]] = {}
         self.is_going_back = False
-        self.kept: dict[str, list[Message]] = {}
+        self.kept: dict[str, list[HeldMessage]] = {}
+        self.seen: dict[str, Counter[HeldMessage]] = {}
+        self.seen_earlier: dict[str, Counter[Message]] = {}
+        self._written: dict[str, Counter[HeldMessage]] = {}  # of `seen`, by the watches of this process
         self.returned = 0
         self.watched: list[str] = []
         self.stopped: list[str] = []
@@ -413,6 +444,7 @@ class ChangeJournal:
         self.applied: DeployedState | None = None
         for record in self._journal.records():
             self._read(record.kind, record.body)
+        self.seen_earlier = {broker: _counts(messages.elements()) for broker, messages in self.seen.items()}
 
     def _read(self, kind: str, body: Mapping[str, Any]) -> None:
         if kind in ("begin", "back"):
@@ -424,22 +456,26 @@ class ChangeJournal:
             self.sides = [DeployedState(**side) for side in body.get("sides", ())]
             self.steps = [ApplyStep.from_record(step) for step in body["steps"]]
             self.done = 0
+            self.times = {}
         elif kind == "done":
             self.done = body["steps"]
+            if "began" in body:
+                self.times[self.done - 1] = (body["began"], body["ended"])
         elif kind == "keep":
-            self.kept.setdefault(body["session"], []).extend(
-                (topic, b64decode(payload)) for topic, payload in body["messages"]
-            )
+            self.kept.setdefault(body["session"], []).extend(_decoded(body["messages"]))
+        elif kind == "seen":
+            self.seen.setdefault(body["broker"], Counter()).update(_decoded(body["messages"]))
         elif kind == "watch":
             self.watched = sorted({*self.watched, *body["brokers"]})
         elif kind == "unwatched":
             self.watched = []
+            self._written = {}
         elif kind == "returned":
-            self.kept = {}
+            self.kept, self.seen, self.seen_earlier = {}, {}, {}
             self.returned += body["messages"]
         elif kind == "end":
             self.digest, self.steps, self.done, self.is_going_back = None, [], 0, False
-            self.sides, self.kept = [], {}
+            self.sides, self.kept, self.seen, self.seen_earlier = [], {}, {}, {}
             self.applied = DeployedState(**body["applied"]) if "applied" in body else None
 
     def begin(self, change: DeploymentChange, steps: Sequence[ApplyStep], back: bool = False) -> None:
@@ -452,17 +488,43 @@ class ChangeJournal:
         }
         self._write("back" if back else "begin", body)
 
-    def step_done(self) -> None:
-        """One more step is done."""
-        self._write("done", {"steps": self.done + 1})
+    def step_done(self, began: float) -> None:
+        """One more step is done.
 
-    def keep(self, session: str, messages: Sequence[Message]) -> None:
+        Args:
+            began: when it began, in seconds since 1970.
+        """
+        self._write("done", {"steps": self.done + 1, "began": began, "ended": time.time()})
+
+    def seconds_down(self) -> dict[str, float]:
+        """For how long each broker was down that has restarted, from its stop command until it answered."""
+        found: dict[str, float] = {}
+        stopped: dict[str, float] = {}
+        for number, step in enumerate(self.steps[: self.done]):
+            if number not in self.times:
+                continue
+            began, ended = self.times[number]
+            for broker in step.brokers:
+                if step.action == "stop":
+                    stopped[broker] = began
+                elif step.action == "start" and broker in stopped:
+                    found[broker] = found.get(broker, 0.0) + max(ended - stopped.pop(broker), 0.0)
+        return found
+
+    def keep(self, session: str, messages: Sequence[HeldMessage]) -> None:
         """Keep messages that waited in a session."""
-        encoded = [(topic, b64encode(payload).decode()) for topic, payload in messages]
-        self._write("keep", {"session": session, "messages": encoded})
+        self._write("keep", {"session": session, "messages": _encoded(messages)})
+
+    def keep_seen(self, recorded: Mapping[str, Sequence[HeldMessage]]) -> None:
+        """Keep what is new of the messages that were recorded at watched brokers."""
+        for broker, messages in recorded.items():
+            counts = Counter(messages)
+            if new := counts - self._written.get(broker, Counter()):
+                self._write("seen", {"broker": broker, "messages": _encoded(new.elements())})
+                self._written[broker] = counts
 
     def forget_kept(self, published: int) -> None:
-        """The kept messages have arrived everywhere; some were published again for that."""
+        """The kept and the recorded messages have arrived everywhere; some were published again for that."""
         self._write("returned", {"messages": published})
 
     def watch(self, brokers: Iterable[str]) -> None:
@@ -486,12 +548,41 @@ class ChangeJournal:
         self._read("end", body)
 
     def _write(self, kind: str, body: Mapping[str, Any]) -> None:
-        self._journal.append(kind, body)
-        self._read(kind, body)
+        with self._lock:  # several sessions can be emptied at the same time
+            self._journal.append(kind, body)
+            self._read(kind, body)
 
     def close(self) -> None:
         """Close the file."""
         self._journal.close()
+
+
+def _encoded(messages: Iterable[HeldMessage]) -> list[tuple[str, str, bool]]:
+    return [(one.topic, b64encode(one.payload).decode(), one.retain) for one in messages]
+
+
+def _decoded(messages: Iterable[Sequence[Any]]) -> Iterator[HeldMessage]:
+    return (HeldMessage(topic, b64decode(payload), *retain) for topic, payload, *retain in messages)
+
+
+def _counts(messages: Iterable[HeldMessage]) -> Counter[Message]:
+    return Counter((one.topic, one.payload) for one in messages)
+
+
+def _retained(sources: Iterable[Iterable[HeldMessage]]) -> set[Message]:
+    """The messages that are to be retained, without those after which a source had another of the topic."""
+    found: set[Message] = set()
+    replaced: set[Message] = set()
+    for messages in sources:
+        last: dict[str, Message] = {}
+        for topic, payload, retain in messages:
+            if retain:
+                before = last.get(topic)
+                last[topic] = (topic, payload)
+                found.add(last[topic])
+                if before is not None and before != last[topic]:
+                    replaced.add(before)
+    return found - replaced
 
 
 def apply_change(
@@ -516,44 +607,79 @@ def apply_change(
         InputError: another change is under way, or there is nothing to go back from.
         UnreachableError: a broker does not stop, start or answer; the same call goes on from there. This and
             other errors of a step name the step and the brokers that are stopped.
+        ChangeInterruptedError: Ctrl-C; it names the same.
     """
     if is_applied(change, journal, back):
         return change_counts((), 0, journal, back) | {"already_applied": True}
+    old, new = change.states()
+    if not steps and journal.digest is None and old.links == new.links:
+        return change_counts((), 0, journal, back)  # no broker was asked, so the journal learns nothing
     begin_change(change, steps, journal, back)
     steps, first = journal.steps, journal.done
-    with stage("go back" if back else "apply the change", len(steps)) as done:
+    with stage("go back" if back else "apply the change", len(steps)) as done, _named_interrupts(journal):
         for number in range(first, len(steps)):
             text = steps[number].text()
             report(f"{number + 1}/{len(steps)} {text}")
+            began = time.time()
             try:
                 if isinstance(control, LiveControl):
                     control.take(steps[number])
                 else:
-                    _take(steps[number], change, control, journal)
+                    if number == first:
+                        _watch_again(change, control, journal)
+                    _take_recorded(steps[number], change, control, journal)
             except _STEP_ERRORS as error:
-                raise _step_error(error, number, journal) from error
-            journal.step_done()
+                raise _step_error(error, number, journal, steps[:number]) from error
+            try:
+                journal.step_done(began)
+            except StorageError as error:
+                raise _step_error(error, number, journal, steps[: number + 1]) from error
             done(number + 1)
     if not isinstance(control, LiveControl):
         _end_watches(control, journal)
+    down = journal.seconds_down()
     journal.end(deployed_state(change.old if back else change.new))
-    return change_counts(steps, first, journal, back)
+    return change_counts(steps, first, journal, back) | {"seconds_down": down}
+
+
+class ChangeInterruptedError(KeyboardInterrupt):
+    """A change was interrupted (Ctrl-C); the message says at which step, and how to go on."""
+
+
+@contextmanager
+def _named_interrupts(journal: ChangeJournal) -> Iterator[None]:
+    """Have an interruption say the step, the brokers that are stopped, and what to do."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        steps = journal.steps
+        number = min(journal.done, len(steps) - 1)
+        begun = steps[: number + 1] if steps[number].action == "stop" else steps[:number]
+        where = f"interrupted at step {number + 1} of {len(steps)} ({steps[number].text()})"
+        raise ChangeInterruptedError(f"{where}{_what_to_do('', journal, begun)}") from error
 
 
 _STEP_ERRORS = (InputError, MissingExtraError, StorageError, UnreachableError)
 
 
-def _step_error(error: Exception, number: int, journal: ChangeJournal) -> Exception:
+def _step_error(
+    error: Exception, number: int, journal: ChangeJournal, taken: Sequence[ApplyStep]
+) -> Exception:
     """An error of the same kind that names the step, the brokers that are stopped, and what to do."""
     steps = journal.steps
-    stopped = ", ".join(stopped_brokers(steps[:number], journal.stopped))
-    down = f"; stopped now: {stopped}" if stopped else ""
-    way_back = "" if journal.is_going_back else ", or go back with --roll-back"
     kind = next(kind for kind in _STEP_ERRORS if isinstance(error, kind))
     return kind(
-        f"step {number + 1} of {len(steps)} ({steps[number].text()}): {error}{down}; mend it and run the "
-        f"same command again{way_back}"
+        f"step {number + 1} of {len(steps)} ({steps[number].text()}): {error}"
+        f"{_what_to_do('mend it and ', journal, taken)}"
     )
+
+
+def _what_to_do(before: str, journal: ChangeJournal, taken: Sequence[ApplyStep]) -> str:
+    """The brokers that are stopped after some steps, and how a change goes on."""
+    stopped = ", ".join(stopped_brokers(taken, journal.stopped))
+    down = f"; stopped now: {stopped}" if stopped else ""
+    way_back = "" if journal.is_going_back else ", or go back with --roll-back"
+    return f"{down}; {before}run the same command again{way_back}"
 
 
 def stopped_brokers(steps: Iterable[ApplyStep], before: Iterable[str] = ()) -> list[str]:
@@ -586,6 +712,7 @@ def change_counts(
         "taken": len(steps) - first,
         "restarts": [step.brokers[0] for step in steps if step.action == "start"],
         "returned": journal.returned,
+        "seconds_down": {},
         "rolled_back": back,
         "already_applied": False,
     }
@@ -664,11 +791,38 @@ def begin_change(
         journal.begin(change, change.back_steps(journal.steps, journal.done), back=True)
 
 
+def _watch_again(change: DeploymentChange, control: BrokerControl, journal: ChangeJournal) -> None:
+    """Go on recording what arrives at brokers that run, if the batch that goes on had begun to."""
+    taken, following = journal.steps[: journal.done], journal.steps[journal.done]
+    begun = next((step for step in reversed(taken) if step.action in ("watch", "wait")), None)
+    if begun is None or begun.action == "wait":
+        return
+    stopped = stopped_brokers(taken, journal.stopped)
+    if following.action == "stop":  # it can have stopped already
+        stopped += following.brokers
+    for broker, filters in change.watched(begun).items():
+        if broker not in stopped:
+            control.watch(broker, filters)
+    control.record()
+
+
+def _take_recorded(
+    step: ApplyStep, change: DeploymentChange, control: BrokerControl, journal: ChangeJournal
+) -> None:
+    """Take one step, and keep what was recorded meanwhile, also if it fails or is interrupted."""
+    try:
+        _take(step, change, control, journal)
+    except BaseException:
+        with suppress(StorageError):  # the first error is the one to report
+            journal.keep_seen(control.recorded())
+        raise
+    journal.keep_seen(control.recorded())
+
+
 def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, journal: ChangeJournal) -> None:
     """Take one step."""
     if step.action == "end":
-        for session in step.sessions:
-            control.drain(session, partial(journal.keep, session.client))
+        _at_once(lambda session: control.drain(session, partial(journal.keep, session.client)), step.sessions)
     elif step.action == "watch":
         watched = change.watched(step)
         journal.watch(watched)
@@ -676,9 +830,7 @@ def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, jou
             control.watch(broker, filters)
         control.record()
     elif step.action in ("open", "close"):
-        with ThreadPoolExecutor(MOST_SESSIONS) as pool:
-            for _ in pool.map(lambda session: control.update(step.action, session), step.sessions):
-                pass
+        _at_once(lambda session: control.update(step.action, session), step.sessions)
     elif step.action == "return":
         journal.forget_kept(_return_messages(change, step, control, journal))
         _end_watches(control, journal)
@@ -688,6 +840,13 @@ def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, jou
         control.install(step.brokers[0], step.side)
     else:
         getattr(control, step.action)(step.brokers[0])
+
+
+def _at_once(work: Callable[[LinkSession], None], sessions: Sequence[LinkSession]) -> None:
+    """Do the same to several sessions, at the same time."""
+    with ThreadPoolExecutor(MOST_SESSIONS) as pool:
+        for _ in pool.map(work, sessions):
+            pass
 
 
 def _end_watches(control: BrokerControl, journal: ChangeJournal) -> None:
@@ -708,10 +867,12 @@ def _return_messages(
     wiring = change.wiring_of(step)
     kept: Counter[Message] = Counter()
     for messages in journal.kept.values():
-        kept |= Counter(messages)  # several sessions can have had the same message
+        kept |= _counts(messages)  # several sessions can have had the same message
+    journal.keep_seen(control.recorded())
     seen: Counter[Message] = Counter()
-    for messages in control.recorded():
-        seen |= Counter(messages)
+    for recorded in journal.seen.values():
+        seen |= _counts(recorded.elements())
+    retained = _retained([*journal.kept.values(), *journal.seen.values()])
     wanted = defaultdict[str, list[Message]](list)
     for message, count in (kept | seen).items():
         topic = message[0]
@@ -719,16 +880,18 @@ def _return_messages(
         if message not in kept:  # a broker that joins does not miss what was published before
             brokers = brokers & change.old.wiring.wanting(topic) & change.new.wiring.wanting(topic)
         for broker in brokers:
-            wanted[broker] += count * [message]
+            earlier = journal.seen_earlier.get(broker, Counter())[message]
+            wanted[broker] += max(count - earlier, 0) * [message]
     end = time.monotonic() + ARRIVAL_SECONDS
     lacking: dict[str, Counter[Message]] = {
         broker: Counter(control.missing(broker, messages, max(0.0, end - time.monotonic())))
         for broker, messages in sorted(wanted.items())
+        if messages
     }
     published = 0
     for message in kept | seen:
         count, broker = max(((found[message], name) for name, found in lacking.items()), default=(0, ""))
         if count:
-            control.publish(broker, count * [message])
+            control.publish(broker, count * [HeldMessage(*message, message in retained)])
             published += count
     return published

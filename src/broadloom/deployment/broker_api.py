@@ -20,6 +20,13 @@ LARGEST_ANSWER = 256 << 20  # bytes
 _ADVICE = {401: "; set api_login", 403: "; the user of api_login lacks the right"}
 
 
+_APIS = {  # what it is, its usual port, and whether it has a login
+    "emqx": ("admin API", 18083, " and api_login"),
+    "nats": ("monitoring port", 8222, ""),
+    "rabbitmq": ("admin API", 15672, " and api_login"),
+}
+
+
 class ApiStatusError(UnreachableError):
     """An admin API refuses a request.
 
@@ -46,13 +53,20 @@ def call_api(broker: FleetBroker, method: str, path: str, body: object = None) -
         UnreachableError: the API does not answer.
     """
     parts = urlsplit(api_url(broker) or "")
+    what, port, login = _APIS.get(broker.kind, _APIS["rabbitmq"])
     if not parts.netloc:
         raise InputError(
-            f"broker {broker.name!r} has no admin API in the fleet file; give subscriptions = "
-            f'"http://{broker.host_and_port().host}:15672" and api_login'
+            f"broker {broker.name!r} has no {what} in the fleet file; give subscriptions = "
+            f'"http://{broker.host_and_port().host}:{port}"{login}'
         )
-    text, _ = request_from(broker, f"{parts.scheme}://{parts.netloc}{path}", method, body)
-    return json.loads(text) if text else None
+    url = f"{parts.scheme}://{parts.netloc}{path}"
+    text, _ = request_from(broker, url, method, body)
+    try:
+        return json.loads(text) if text else None
+    except ValueError as error:
+        raise UnreachableError(
+            f"{url.partition('?')[0]} does not answer with JSON; is this the address of the {what}?"
+        ) from error
 
 
 def request_from(

@@ -8,12 +8,14 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from broadloom.deployment.apply import NEW, OLD, ApplyStep, DeploymentChange, Message
+from broadloom.deployment.broker_rights import LINK_STATES, try_rights
+from broadloom.deployment.deployment_inputs import link_name
 from broadloom.deployment.fleet_file import Fleet, FleetBroker
 from broadloom.deployment.fleet_hooks import COMMANDS
 from broadloom.deployment.fleet_targets import fleet_access
@@ -23,6 +25,7 @@ from broadloom.deployment.wiring import WiredLink
 from broadloom.errors import InputError, StorageError, UnreachableError, error_from_os
 from broadloom.mqtt.paho import (
     ArrivalWitness,
+    HeldMessage,
     close_sockets,
     connect,
     drain_session,
@@ -42,6 +45,7 @@ PAUSE = 0.05
 CONNECT_SECONDS = 2.0
 FILE_MODE = 0o640  # of a new file: it can have passwords
 MOST_BROKERS = 16  # asked at the same time
+MOST_RULES = 5  # that an error names
 STATE = "$SYS/broker/connection/{}/state"
 _FAILED = 0x80
 
@@ -86,19 +90,63 @@ class FleetControl:
         self._qos = change.new.settings.qos
         self._witnesses: dict[str, ArrivalWitness] = {}
 
-    def check(self, steps: Sequence[ApplyStep]) -> None:
+    def check(self, steps: Sequence[ApplyStep]) -> list[str]:
         """Check before a change that brokers have what its steps need, and that all of them answer.
 
+        Returns:
+            What the operator must know before the change.
+
         Raises:
-            InputError: a command is missing, or a file is not that of the old deployment.
+            InputError: a command is missing, a file is not that of the old deployment, or a login lacks a
+                right.
             MissingExtraError: the program of a command is not found.
             StorageError: a file cannot be written.
             UnreachableError: a broker does not answer.
         """
         self.check_files(steps)
         with ThreadPoolExecutor(MOST_BROKERS) as pool:
-            for _ in pool.map(lambda name: self._require_answer(name, CONNECT_SECONDS), self._asked(steps)):
-                pass
+            return [text for found in pool.map(self._check_broker, self._asked(steps)) for text in found]
+
+    def _check_broker(self, name: str) -> list[str]:
+        """Check that a broker answers, and that its login has the rights that a change needs.
+
+        Returns:
+            A line for each link of it that the change removes, and that is down.
+        """
+        self._require_answer(name, CONNECT_SECONDS)
+        broker = self._broker(name)
+        sides = [side.wiring.links for side in self._change]
+        filters = {text for links in sides for link in links if name in link[:2] for text in link.filters()}
+        owned = [link for link in sides[0] if link.owner == name and (link.out or link.into)]
+        rights = try_rights(broker, filters)
+        if rights.lacking:
+            user = "anonymous clients" if broker.login is None else f"user {broker.login.user!r}"
+            rules = ", ".join(rights.lacking[:MOST_RULES])
+            more = f" and {len(rights.lacking) - MOST_RULES} more" if len(rights.lacking) > MOST_RULES else ""
+            raise InputError(
+                f"broker {name!r} denies {user} what a change needs; give these rights, in its acl_file for "
+                f"instance: {rules}{more}"
+            )
+        if owned and not rights.states:
+            raise InputError(
+                f"broker {name!r} shows no link, and the old plan has {len(owned)} that it opens; give the "
+                f"plan in use first, or give its login the right: topic read {LINK_STATES}"
+            )
+        known = {STATE.format(remote_id(link)) for link in owned}
+        if unknown := _links_up(name, rights.states) - known:
+            example = min(unknown).split("/")[3].removeprefix("r.")
+            raise InputError(
+                f"broker {name!r} has links up that the old plan lacks, {len(unknown):,} in number, such as "
+                f"{example}; give the plan in use first"
+            )
+        kept = {link[:2] for link in sides[1]}
+        down = [one for one in owned if rights.states.get(STATE.format(remote_id(one))) != b"1"]
+        return [
+            f"the link of {link.owner!r} to {link.peer!r} is down, and the change removes it: messages that "
+            f"wait for it at {link.owner!r} are lost"
+            for link in down
+            if link[:2] not in kept
+        ]
 
     def check_files(self, steps: Sequence[ApplyStep]) -> None:
         """The part of `check` that needs no network: the commands, and the files on this machine."""
@@ -109,9 +157,21 @@ class FleetControl:
         for name, commands in needed.items():
             if commands:
                 self._check_commands(self._broker(name), commands)
+        self._check_paths(name for name, commands in needed.items() if commands)
         if steps:
             for name in dict.fromkeys(name for texts in self._texts.values() for name in texts):
                 self._check_old_file(self._broker(name))
+
+    def _check_paths(self, names: Iterable[str]) -> None:
+        """Raise if two brokers have the same file: one would get the links of the other."""
+        owners: dict[Path, str] = {}
+        for name in names:
+            path = self._broker(name).hooks.path
+            if path is not None and (other := owners.setdefault(Path(path).resolve(), name)) != name:
+                raise InputError(
+                    f"brokers {other!r} and {name!r} have the same hooks.path {path} in "
+                    f"{self._fleet.path or 'the fleet'}; give each its own, or an install command"
+                )
 
     def _check_commands(self, broker: FleetBroker, commands: Collection[str]) -> None:
         hooks = broker.hooks
@@ -181,12 +241,16 @@ class FleetControl:
     def stop(self, broker: str) -> None:
         """Stop a broker."""
         self._run(broker, "stop", is_done=lambda: not self._listens(broker))
-        self._until(
-            lambda: not self._listens(broker), f"broker {broker!r} still answers after its stop command"
-        )
+        self._until(lambda: not self._listens(broker), f"broker {broker!r} does not stop by its stop command")
 
     def start(self, broker: str) -> None:
-        """Start a broker, and wait until it answers."""
+        """Start a broker, and wait until it answers.
+
+        One that runs already was started by hand, or by a process that was killed: it can have read the file
+        of before, so it stops first.
+        """
+        if self._listens(broker):
+            self.stop(broker)
         self._expect_duplicates()
         self._run(broker, "start", is_done=lambda: self._listens(broker))
         self._require_answer(broker, self._patience)
@@ -237,7 +301,7 @@ class FleetControl:
         address, login = fleet_access(self._fleet, session.broker)
         update_session(action, address, session.client, session.filters, self._qos, login)
 
-    def drain(self, session: LinkSession, keep: Callable[[list[Message]], None]) -> None:
+    def drain(self, session: LinkSession, keep: Callable[[list[HeldMessage]], None]) -> None:
         """Take all messages that wait in a session, and end it."""
         address, login = fleet_access(self._fleet, session.broker)
         drain_session(address, session.client, login, keep)
@@ -282,18 +346,23 @@ class FleetControl:
         for witness in recording:
             witness.is_recording = False
 
-    def recorded(self) -> list[list[Message]]:
+    def recorded(self) -> dict[str, list[HeldMessage]]:
         """The messages that were kept at each watched broker."""
-        return [witness.recorded() for witness in self._witnesses.values()]
+        return {broker: witness.recorded() for broker, witness in self._witnesses.items()}
 
     def missing(self, broker: str, messages: Sequence[Message], seconds: float) -> list[Message]:
         """Those messages that have not arrived at a broker, and do not arrive in some seconds."""
         witness = self._witnesses.get(broker)  # none: a killed process watched, and forgot what it saw
         return list(messages) if witness is None else witness.missing(messages, seconds)
 
-    def publish(self, broker: str, messages: Sequence[Message]) -> None:
-        """Publish messages at a broker."""
-        publish_messages(*fleet_access(self._fleet, broker), messages)
+    def publish(self, broker: str, messages: Sequence[HeldMessage]) -> None:
+        """Publish messages at a broker; it does not retain one that another has replaced since."""
+        witnesses = self._witnesses.values()
+        checked = [
+            one._replace(retain=one.retain and not any(witness.has_replaced(one) for witness in witnesses))
+            for one in messages
+        ]
+        publish_messages(*fleet_access(self._fleet, broker), checked)
 
     def close(self) -> None:
         """End the sessions that watched what arrives."""
@@ -354,12 +423,13 @@ class FleetControl:
         while not condition():
             if time.monotonic() > end:
                 why = f" ({reason()})" if reason() else ""
-                raise UnreachableError(f"{what}{why}, {patience:g} s long")
+                raise UnreachableError(f"{what}{why} within {patience:g} s")
             time.sleep(pause)
 
     def _wait_at(self, owner: str, links: Sequence[WiredLink]) -> None:
         """Wait until the links of one broker are up."""
         missing = {STATE.format(remote_id(link)): link for link in links}
+        is_told = False
         address, login = fleet_access(self._fleet, owner)
         client = new_client(f"broadloom-apply-{owner}", login)
 
@@ -367,6 +437,8 @@ class FleetControl:
             client.subscribe([(topic, 0) for topic in missing])
 
         def on_message(_client: Client, _data: object, message: MQTTMessage) -> None:
+            nonlocal is_told
+            is_told = True
             if message.payload == b"1":
                 missing.pop(message.topic, None)
 
@@ -381,15 +453,22 @@ class FleetControl:
             close_sockets(client)
         if missing:
             link = next(iter(missing.values()))
+            right = "" if is_told else f", and whether the login of {link.owner!r} can read {LINK_STATES}"
             raise UnreachableError(
                 f"the link of {link.owner!r} to {link.peer!r} is not up after {self._patience:g} s; see the "
-                f"log of {link.owner!r}"
+                f"log of {link.owner!r}{right}"
             )
 
 
 def _temporary_file() -> str:
     """A path such as an install command gets."""
     return str(Path(tempfile.gettempdir()) / "broadloom-apply-file" / "broadloom.conf")
+
+
+def _links_up(broker: str, states: Mapping[str, bytes]) -> set[str]:
+    """The topics of the links that a broker opens and that are up."""
+    prefix = STATE.split("{")[0] + f"r.{link_name(broker, '')}"
+    return {topic for topic, state in states.items() if topic.startswith(prefix) and state == b"1"}
 
 
 def _setting_lines(text: str) -> list[str]:

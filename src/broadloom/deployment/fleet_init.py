@@ -29,6 +29,7 @@ class FleetOptions:
         tls: `no`, `system`, or the file of a CA.
         logins: `USER:PASSWORD_FILE`, `USER:env:VARIABLE`, or `anonymous`.
         api_logins: the same for admin APIs.
+        accounts: for NATS, the account of clients.
         sites, positions, capacities, subscriptions, configs, leaf_listens: `NAME=VALUE` only.
         links: what links carry.
         for_all: values of fields of all brokers, unless an option gives one for a broker.
@@ -45,6 +46,7 @@ class FleetOptions:
     subscriptions: Iterable[str] = ()
     configs: Iterable[str] = ()
     leaf_listens: Iterable[str] = ()
+    accounts: Iterable[str] = ()
     links: FleetLinks = field(default_factory=FleetLinks)
     for_all: Mapping[str, Any] = field(default_factory=dict)
 
@@ -53,6 +55,7 @@ class FleetOptions:
         """Whether an option is about brokers, which must then be given too."""
         about: tuple[Iterable[Any], ...] = (self.kinds, self.tls, self.logins, self.api_logins, self.sites)
         about += (self.positions, self.capacities, self.subscriptions, self.configs, self.leaf_listens)
+        about += (self.accounts,)
         return any(map(list, (*about, self.for_all)))
 
     def fleet(self) -> Fleet:
@@ -86,6 +89,7 @@ class FleetOptions:
             "subscriptions": self._sources(addresses),
             "config": _by_broker("--config", self.configs, addresses, absolute, shared=False),
             "leaf_listen": _by_broker("--leaf-listen", self.leaf_listens, addresses, str, shared=False),
+            "account": _by_broker("--account", self.accounts, addresses, str),
         }
         brokers = []
         for name, address in addresses.items():

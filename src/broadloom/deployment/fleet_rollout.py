@@ -24,6 +24,7 @@ from broadloom.deployment.nats_switch import nats_change
 from broadloom.deployment.rabbitmq_control import RabbitChange, RabbitControl
 from broadloom.deployment.rollout import Deployment
 from broadloom.errors import InputError
+from broadloom.storage import JournalInUseError
 
 JOURNAL = ".apply"  # suffix of the journal next to the fleet file
 
@@ -63,7 +64,12 @@ def roll_out(
     if target.name == "emqx":
         raise InputError("EMQX brokers cannot be changed by apply; take the steps of: broadloom deploy diff")
     path = journal or Path(fleet.path or "fleet.toml").with_suffix(JOURNAL)
-    record = ChangeJournal(path if path.exists() or not dry_run else None)
+    try:
+        record = ChangeJournal(path if path.exists() or not dry_run else None)
+    except JournalInUseError as error:
+        raise InputError(
+            f"another `deploy apply` of this fleet is running, which has {path} open; wait until it has ended"
+        ) from error
     control: FleetControl | RabbitControl | None = None
     try:
         plain = DeploymentChange(old, new)
@@ -82,13 +88,14 @@ def roll_out(
                 "commands": [control.commands(step) for step in planned],
                 "notes": notes,
             }
+        tell = report or (lambda _: None)
         for text in notes:
-            (report or (lambda _: None))(text)
+            tell(text)
         if record.digest is None and not back:
-            control.check(steps)
-        return apply_change(change, steps, control, record, back, report or (lambda _: None)) | {
-            "notes": notes
-        }
+            for text in control.check(steps):
+                tell(text)
+                notes.append(text)
+        return apply_change(change, steps, control, record, back, tell) | {"notes": notes}
     finally:
         if control is not None:
             control.close()

@@ -17,14 +17,14 @@ from typing import Any, ClassVar
 
 from broadloom.deployment.apply import NEW, OLD, ApplyStep, DeploymentChange
 from broadloom.deployment.broker_api import call_api
-from broadloom.deployment.fleet_control import FleetControl, fleet_broker
+from broadloom.deployment.fleet_control import CONNECT_SECONDS, FleetControl, fleet_broker
 from broadloom.deployment.fleet_file import Fleet
 from broadloom.deployment.rollout import Deployment, nats_steps
 from broadloom.deployment.targets import nats_leafnodes
 from broadloom.deployment.wiring import Hop, Wiring
 from broadloom.errors import InputError
 
-COMMON = "common"  # the links that are in both deployments
+COMMON = "links that stay"  # those that are in both deployments
 RELOADS_SINCE = (2, 14)
 MOST_BROKERS = 16  # changed at the same time
 BANNER_SECONDS = 2.0
@@ -111,7 +111,8 @@ class NatsReloads(DeploymentChange):
     def back_steps(self, steps: Sequence[ApplyStep], done: int) -> list[ApplyStep]:
         """The steps back to the old deployment; a broker that has joined goes on listening."""
         back = unfinished_restarts(steps, done, COMMON)
-        touched = any(step.action == "reload" for step in steps[: done + 1])
+        begun = {(step.action, step.side) for step in steps[: done + 1]}
+        touched = begun & {("install", NEW), ("reload", COMMON), ("reload", NEW)}
         return [*back, *(self._steps_to(OLD) if touched else ())]
 
     def _steps_to(self, side: str) -> list[ApplyStep]:
@@ -215,6 +216,11 @@ class NatsControl(FleetControl):
         by_broker = dict(zip(wiring.brokers, references.values(), strict=True))
         return [self.text_of(broker, OLD), by_broker[broker]]
 
+    def _check_broker(self, name: str) -> list[str]:
+        """Check that a broker answers."""
+        self._require_answer(name, CONNECT_SECONDS)
+        return []
+
     def take(self, step: ApplyStep) -> None:
         """Take one step."""
         if step.action == "reload":
@@ -260,16 +266,24 @@ class NatsControl(FleetControl):
         return monitored(self._fleet, broker, path)
 
     def _wait_for(self, wiring: Wiring, brokers: Iterable[str]) -> None:
-        """Wait until brokers have as many links as a deployment gives them."""
+        """Wait until brokers have the links that a deployment gives them."""
         for broker in sorted(brokers):
-            wanted = sum(broker in link[:2] for link in wiring.links)
+            peers = [end for link in wiring.links if broker in link[:2] for end in link[:2] if end != broker]
             self._until(
-                partial(self._has_links, broker, wanted),
-                f"broker {broker!r} has fewer links than the {wanted} of the plan",
+                partial(self._has_links, broker, peers),
+                f"broker {broker!r} does not have the {len(peers)} links of the plan",
             )
 
-    def _has_links(self, broker: str, wanted: int) -> bool:
-        return int(self._ask(broker, "/varz").get("leafnodes", 0)) >= wanted
+    def _has_links(self, broker: str, peers: Sequence[str]) -> bool:
+        """Whether a broker has links with others.
+
+        Leaf nodes of the operator do not count, unless the broker does not say their names (NATS 2.9).
+        """
+        leafs = self._ask(broker, "/leafz").get("leafs") or []
+        names = {leaf["name"] for leaf in leafs if leaf.get("name")}
+        if not names:
+            return len(leafs) >= len(peers)
+        return names.issuperset(self._ask(peer, "/varz").get("server_name") for peer in peers)
 
     def _require_answer(self, name: str, seconds: float) -> None:
         """Wait until a broker greets a client."""

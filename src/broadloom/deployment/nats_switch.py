@@ -33,11 +33,15 @@ from broadloom.deployment.rollout import Deployment
 from broadloom.deployment.targets.nats_leafnodes import (
     FIRST,
     SECOND,
+    AccountFault,
     LeafTree,
     account_file,
     has_client_accounts,
+    missing_accounts,
+    missing_imports,
 )
 from broadloom.deployment.wiring import Hop
+from broadloom.errors import InputError
 
 MOST_SUBSCRIPTIONS = 1_000_000  # of an account, as the monitoring port lists them
 
@@ -55,14 +59,14 @@ class LinkStage(NamedTuple):
 
 
 # In order, and each leads to the next and to the one before without loss. The names complete the sentence
-# "reload BROKERS with the ... links".
+# "reload BROKERS with the ...".
 STAGES = {
     OLD: LinkStage({FIRST: OLD}, FIRST),
-    "old (and unused new)": LinkStage({FIRST: OLD, SECOND: NEW}, FIRST),
-    "new (and unused old)": LinkStage({FIRST: OLD, SECOND: NEW}, SECOND),
-    "second account's new": LinkStage({SECOND: NEW}, SECOND),
-    "second (and unused first) account's new": LinkStage({FIRST: NEW, SECOND: NEW}, SECOND),
-    "first (and unused second) account's new": LinkStage({FIRST: NEW, SECOND: NEW}, FIRST),
+    "old links and unused new links": LinkStage({FIRST: OLD, SECOND: NEW}, FIRST),
+    "new links and unused old links": LinkStage({FIRST: OLD, SECOND: NEW}, SECOND),
+    "new links in account 2": LinkStage({SECOND: NEW}, SECOND),
+    "new links in account 2 and unused ones in account 1": LinkStage({FIRST: NEW, SECOND: NEW}, SECOND),
+    "new links in account 1 and unused ones in account 2": LinkStage({FIRST: NEW, SECOND: NEW}, FIRST),
     NEW: LinkStage({FIRST: NEW}, FIRST),
 }
 
@@ -134,6 +138,24 @@ class NatsSwitchControl(NatsControl):
         """What the operator must know before the change."""
         return self._open_notes()
 
+    def _check_broker(self, name: str) -> list[str]:
+        """Check that a broker answers, and has the accounts of links."""
+        found = super()._check_broker(name)
+        defined = self._ask(name, "/accountz").get("accounts") or []
+        self._require(name, missing_accounts(self._account(name), defined))
+        return found
+
+    def _account(self, broker: str) -> str:
+        """The account of a broker's clients."""
+        return self._broker(broker).account or ""
+
+    @staticmethod
+    def _require(broker: str, fault: AccountFault | None) -> None:
+        if fault is not None:
+            raise InputError(
+                f"broker {broker!r}: {fault.found}; add to its block accounts: {fault.lines}; then reload it"
+            )
+
     def take(self, step: ApplyStep) -> None:
         """Take one step."""
         if step.action == "reload":
@@ -166,6 +188,14 @@ class NatsSwitchControl(NatsControl):
                     partial(self._all_know, sorted(tree), account),
                     f"brokers do not know each other's subscriptions in account {account}",
                 )
+        if any(self._change.side(name).wiring.links for name in stage.trees.values()):
+            for broker in self._change.brokers():
+                self._require(broker, self._missing_imports(broker))
+
+    def _missing_imports(self, broker: str) -> AccountFault | None:
+        account = self._account(broker)
+        detail = self._ask(broker, f"/accountz?acc={account}").get("account_detail") or {}
+        return missing_imports(account, detail.get("imports") or [])
 
     def _has_leafs(self, broker: str, account: str, wanted: int) -> bool:
         return len(self._leafs(broker, account)) == wanted
@@ -198,7 +228,7 @@ class NatsSwitchControl(NatsControl):
             before[:] = counts
             return is_same and sum(out - into for out, into in counts) == 0
 
-        self._until(is_empty, f"messages are still on links of account {unused}")
+        self._until(is_empty, f"the links of account {unused} are not empty")
 
     def _leafs(self, broker: str, account: str) -> list[dict[str, Any]]:
         """The links of a broker in an account, with their counts and subscriptions."""

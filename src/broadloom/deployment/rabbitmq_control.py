@@ -54,7 +54,7 @@ class RabbitChange(DeploymentChange):
         """The steps back to the old deployment; those of a change that had not switched yet only delete."""
         if any(step.action == "switch" for step in steps[: done + 1]):
             return self._steps_to(OLD)
-        if not any(step.action == "delete" for step in steps):
+        if _version(self.old) == _version(self.new):
             return [step._replace(side=OLD) for step in steps]
         return self._deletions(NEW)
 
@@ -98,8 +98,11 @@ class RabbitControl:
         self._call = call
         self._patience = patience
 
-    def check(self, steps: Sequence[ApplyStep]) -> None:
+    def check(self, steps: Sequence[ApplyStep]) -> list[str]:
         """Check before a change that all its brokers answer, and use the old deployment.
+
+        Returns:
+            What the operator must know before the change: nothing.
 
         Raises:
             InputError: a plugin is missing, names are not unique, or a broker uses another deployment.
@@ -123,6 +126,7 @@ class RabbitControl:
                     "broker has; run there: rabbitmqctl set_cluster_name NAME"
                 )
             self._check_use(broker)
+        return []
 
     def _check_use(self, broker: str) -> None:
         old = self._sides[OLD]

@@ -111,7 +111,9 @@ class Batch(NamedTuple):
 
         The owner of a link, whose id sorts first, stops before its peer and starts after it: in between, the
         session at the peer is free to be changed. No filter is dropped before all others are queued: sessions
-        open as soon as their owner has stopped, and close or end when all have, or when their broker is back.
+        open as soon as their owner has stopped, and close when all have, or when their broker is back. The
+        sessions of removed links end when all brokers are back: nothing connects to them any more, and no
+        broker is down meanwhile.
         """
         restarting = set(self.brokers)
         opens = defaultdict[str, list[BatchAction]](list)
@@ -119,16 +121,16 @@ class Batch(NamedTuple):
             opens[session.owner].append(BatchAction("open", session.broker, session))
         at_once: list[BatchAction] = []  # when all brokers have stopped
         when_back = defaultdict[str, list[BatchAction]](list)
-        for action, sessions in (("close", self.shrunk), ("end", self.ended)):
-            for session in sessions:
-                found = when_back[session.broker] if session.broker in restarting else at_once
-                found.append(BatchAction(action, session.broker, session))
+        for session in self.shrunk:
+            found = when_back[session.broker] if session.broker in restarting else at_once
+            found.append(BatchAction("close", session.broker, session))
         yield from (BatchAction("open", session.broker, session) for session in self.opened)
         for broker in sorted(self.brokers):
             yield from (BatchAction("stop", broker), *opens[broker])
         yield from at_once
         for broker in sorted(self.brokers, reverse=True):
             yield from (BatchAction("start", broker), *when_back[broker])
+        yield from (BatchAction("end", session.broker, session) for session in self.ended)
 
     def record(self) -> dict[str, Any]:
         """The batch, ready for JSON."""

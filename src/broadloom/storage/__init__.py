@@ -20,6 +20,7 @@ from broadloom.storage.locations import (
 )
 from broadloom.storage.record_journal import (
     JournalDamageError,
+    JournalInUseError,
     JournalRecord,
     JournalRepair,
     RecordJournal,
@@ -33,6 +34,7 @@ __all__ = [
     "BINARY",
     "MANIFEST",
     "JournalDamageError",
+    "JournalInUseError",
     "JournalRecord",
     "JournalRepair",
     "RecordJournal",

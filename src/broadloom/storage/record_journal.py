@@ -88,6 +88,10 @@ class JournalRepair(NamedTuple):
         return f"kept {self.kept:,} records; {lost}; the damaged file is {self.copy}"
 
 
+class JournalInUseError(InputError):
+    """A journal is open in another process, or twice in this one."""
+
+
 class RecordJournal:
     """Journal of records in an SQLite file, open in one process at a time.
 
@@ -102,7 +106,7 @@ class RecordJournal:
 
     Raises:
         JournalDamageError: the file is damaged, or is not a journal.
-        InputError: it is open in another process.
+        JournalInUseError: it is open in another process.
         StorageError: it cannot be read or written.
 
     Examples:
@@ -437,7 +441,7 @@ def _named_errors(path: Path | None, action: str) -> Iterator[None]:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         if code in _IN_USE:
             message = f"{path} is open already, here or in another process; close it first"
-            raise InputError(message) from error
+            raise JournalInUseError(message) from error
         if code in _OUTSIDE:
             raise StorageError(f"{path} cannot be {action}: {error}") from error
         raise _damage(path, f"SQLite cannot read it ({error})") from error

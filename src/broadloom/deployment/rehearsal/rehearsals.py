@@ -467,17 +467,18 @@ class RestartSpans:
     """
 
     def __init__(self) -> None:
-        self._steps: list[tuple[float, str]] = []
+        self._steps: list[tuple[float, str, str]] = []
 
     def __call__(self, text: str) -> None:
         """Note the beginning of a step."""
-        self._steps.append((time.monotonic(), text.split()[1]))
+        _, action, names = f"{text} ".split(" ", 2)
+        self._steps.append((time.monotonic(), action, names.strip()))
 
     def spans(self) -> list[tuple[float, float]]:
         """Begin and end of each."""
         found = []
         begin = end = None
-        for (at, action), (after, _) in pairwise([*self._steps, (math.inf, "")]):
+        for (at, action, _), (after, _, _) in pairwise([*self._steps, (math.inf, "", "")]):
             if action in ("open", "stop") and begin is None:
                 begin = at
             if action in ("stop", "close", "end"):
@@ -486,6 +487,17 @@ class RestartSpans:
                 found.append((begin, end))
                 begin = end = None
         return found
+
+    def most_seconds_down(self) -> float:
+        """The longest time from a broker's stop until it answered again; 0: none was stopped."""
+        most = 0.0
+        stopped: dict[str, float] = {}
+        for (at, action, broker), (after, _, _) in pairwise([*self._steps, (time.monotonic(), "", "")]):
+            if action == "stop":
+                stopped[broker] = at
+            elif action == "start" and broker in stopped:
+                most = max(most, after - stopped.pop(broker))
+        return most
 
 
 def change_under_load(
@@ -512,7 +524,9 @@ def change_under_load(
         seconds = time.monotonic() - start
     settle(clients, tally)
     counts = tally.counts()
-    flying = {} if restarts is None else tally.in_flight(restarts.spans())
+    flying: dict[str, float] = {}
+    if restarts is not None:
+        flying = tally.in_flight(restarts.spans()) | {"most_seconds_down": restarts.most_seconds_down()}
     first = len(tally.published)
     publish_all(clients, tally, sample_messages(tally.wiring))
     settle(clients, tally)

@@ -1,7 +1,8 @@
 """Mosquitto target: one file of bridges per broker, to be included from its own configuration.
 
-A bridge with MQTT 3.1.1 and `try_private` sends a message once where topic filters overlap, does not return
-it to its sender, and keeps its session over a restart; with MQTT 5 a bridge would lose its session.
+A bridge with MQTT 3.1.1 and `try_private` sends a message once where topic filters overlap (unless the broker
+has `allow_duplicate_messages true`), does not return it to its sender, and keeps its session over a restart;
+with MQTT 5 a bridge would lose its session.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ ADVICE = (
     ("autosave_interval 60", "a crash loses at most the last minute of it"),
     ("max_queued_messages 100000", "so many messages can wait for a link; the default is 1000"),
     ("max_inflight_messages 200", "links over long distances are faster; the default is 20"),
+    ("allow_duplicate_messages false", "links bring a message once; the default of later versions is true"),
 )
 _HEAD = """\
 # Links of broker {broker}, written by broadloom. Copy this file to its machine, into the folder that

@@ -18,7 +18,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name, variable_name
@@ -293,6 +293,57 @@ _HEAD = """\
 #     {first}: ${first}
 #     {second}: ${second}
 #   }}"""
+
+
+class AccountFault(NamedTuple):
+    """What nats-server.conf lacks for links in accounts of their own.
+
+    Attributes:
+        found: what it lacks.
+        lines: what to add to its block `accounts`.
+    """
+
+    found: str
+    lines: str
+
+
+def missing_accounts(account: str, defined: Collection[str]) -> AccountFault | None:
+    """What nats-server.conf lacks, if it defines some accounts; None: nothing.
+
+    Args:
+        account: the account of clients.
+        defined: the accounts that the server has.
+
+    Examples:
+        >>> missing_accounts("APP", ["$G", "APP", "BROADLOOM_A"]).lines
+        'BROADLOOM_B: $BROADLOOM_B'
+    """
+    missing = [name for name in (account, FIRST, SECOND) if name not in defined]
+    lines = [
+        f"{name} {{ users: [...], imports: ${IMPORTS} }}" if name == account else f"{name}: ${name}"
+        for name in missing
+    ]
+    found = f"nats-server.conf does not define the account{'s' * (len(missing) > 1)} {', '.join(missing)}"
+    return AccountFault(found, "; ".join(lines)) if missing else None
+
+
+def missing_imports(account: str, imports: Iterable[Any]) -> AccountFault | None:
+    """What nats-server.conf lacks, if the account of clients has some imports; None: nothing.
+
+    Args:
+        account: the account of clients of a broker with links.
+        imports: its imports, as the monitoring port lists them.
+
+    Examples:
+        >>> missing_imports("APP", [{"account": "$SYS"}]).lines
+        'imports: $BROADLOOM_IMPORTS in APP'
+    """
+    if any(isinstance(one, Mapping) and one.get("account") in (FIRST, SECOND) for one in imports):
+        return None
+    return AccountFault(
+        f"account {account} imports nothing from links, so nothing crosses them",
+        f"imports: ${IMPORTS} in {account}",
+    )
 
 
 def _check_for_accounts(wiring: Wiring, settings: Settings) -> None:
