@@ -15,6 +15,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
 import broadloom as bl
 from _common import HERE, RESULTS, Section, keep, run
 from _tree import Cost, cost
@@ -145,6 +151,79 @@ def demo(quick: bool) -> Section:
     return section
 
 
+def large(quick: bool) -> Section:
+    """The whole pipeline on one large input with a driver of 2 GiB: seconds per step, memory, and bytes."""
+    brokers, topics, rows = (50, 10_000, 200_000) if quick else (1000, 1_000_000, 30_000_000)
+    section = Section(f"The whole pipeline: {brokers:,} brokers, {topics:,} topics, driver of 2 GiB")
+    with tempfile.TemporaryDirectory() as folder:
+        _large_input(Path(folder, "raw"), brokers, topics, rows)
+        Path(folder, "run.toml").write_text(
+            'sources = ["raw"]\noutput = "out"\n[link]\nalgorithm = "gm"\nweights = "coordinates"\n'
+            '[spark]\nconf = { "spark.driver.memory" = "2g" }\n'
+        )
+        spent = cost([*CLI, "run", f"{folder}/run.toml", "--json"])
+        account = json.loads(Path(folder, "out", "ingest", "ingest.json").read_text())
+        [used] = [table for table in account["tables"] if table["table"] == "subscriptions"]
+        steps = json.loads(spent.output)["steps"]
+        sizes = {"rows": rows, "pairs": used["written"], "CSV MB": _bytes(Path(folder, "raw")) / 1e6}
+        section.rows.append(
+            sizes
+            | {"CPU s": spent.cpu, "wall s": spent.wall, "peak MB": spent.peak / 1e6}
+            | {"output MB": _bytes(Path(folder, "out")) / 1e6}
+        )
+        section.rows[-1] |= {name: seconds for name, seconds in steps.items() if seconds}
+    return section
+
+
+def _large_input(folder: Path, brokers: int, topics: int, rows: int) -> None:
+    """Subscriptions of devices to topics of which few are wanted by very many, and brokers on a plane."""
+    rng = np.random.default_rng(5)
+    folder.mkdir()
+    places = rng.random((brokers, 2)) * 100
+    lines = [f"b{number},{x:.3f},{y:.3f}" for number, (x, y) in enumerate(places)]
+    (folder / "nodes.csv").write_text("\n".join(["node,x,y", *lines]) + "\n")
+    at_a_time = 1_000_000
+    for number, start in enumerate(range(0, rows, at_a_time)):
+        count = min(at_a_time, rows - start)
+        columns = {
+            "node": (rng.integers(0, brokers, count), "b"),
+            "client": (np.arange(start, start + count) // 5, "d"),
+            "topic": ((topics * rng.random(count) ** 3).astype(np.int64), "t/"),
+        }
+        table = pa.table(
+            {
+                name: pc.binary_join_element_wise(prefix, pa.array(values).cast(pa.string()), "")
+                for name, (values, prefix) in columns.items()
+            }
+        )
+        with (folder / f"subscriptions-{number}.csv").open("wb") as file:
+            file.write(b"node,client,topic\n")
+            pa.csv.write_csv(table, file, pa.csv.WriteOptions(include_header=False, quoting_style="none"))
+
+
+def _bytes(folder: Path) -> int:
+    """The size of all files below a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def assign(quick: bool) -> Section:
+    """Assignment by broadloom in one process and on Spark: the same plan, CPU seconds and memory."""
+    section = Section("Assign subscribers (set 1, 100 brokers): one process, and Spark on this machine")
+    for count in (10_000,) if quick else (100_000, 1_000_000, 3_000_000):
+        with tempfile.TemporaryDirectory() as folder:
+            cost([*CLI, "subscribers", "--subscribers", str(count), "-o", f"{folder}/tables", "--quiet"])
+            spent = {}
+            for where, words in (("process", []), ("spark", ["--master", "local[2]"])):
+                command = [*CLI, "assign", f"{folder}/tables", "-o", f"{folder}/{where}", "--quiet"]
+                spent[where] = cost([*command, *words])
+            plans = [Path(folder, where, "assignments.parquet") for where in spent]
+            assert pa.parquet.read_table(plans[0]) == pa.parquet.read_table(plans[1])
+        for where, one in spent.items():
+            row = {"subscribers": count, "where": where, "CPU s": one.cpu, "peak MB": one.peak / 1e6}
+            section.rows.append(row | {"of one process": one.cpu / spent["process"].cpu})
+    return section
+
+
 def link(quick: bool) -> Section:
     """Dcmaw by site on Spark and in one process: CPU seconds per stage, memory, and the cost of Spark."""
     section = Section(
@@ -211,7 +290,9 @@ def _row(spent: Cost, rows: int) -> dict[str, float]:
 SECTIONS = {
     "ingest": ingest,
     "inspect": inspect,
+    "assign": assign,
     "demo": demo,
+    "large": large,
     "link": link,
     "cluster": cluster,
     "peers": peers,

@@ -16,13 +16,23 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyspark
 import pytest
 from cluster import cluster, environment, wait_for
 
 import broadloom
 from broadloom import workload
-from broadloom.storage import as_path, committed, copy_remote, locations, use_store_settings
+from broadloom.storage import (
+    as_path,
+    committed,
+    copy_remote,
+    locations,
+    new_folder,
+    use_store_settings,
+)
+from broadloom.storage.tables import read_parquet, write_parquet
 
 pytestmark = pytest.mark.everywhere
 
@@ -111,6 +121,8 @@ def store(folder):
     settings = {
         "spark.jars": str(store_jar(folder)),
         "spark.hadoop.fs.s3a.impl": "ObjectStore",
+        "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
+        ".checkpointing.FileSystemBasedCheckpointFileManager",
         "spark.hadoop.fs.s3a.endpoint": f"http://127.0.0.1:{port}",
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.access.key": "x",
@@ -164,7 +176,12 @@ def conf_words(settings):
 
 def call(path, *words):
     """`broadloom run` in a process of its own."""
-    command = [sys.executable, "-m", "broadloom.cli", "run", str(path), "--quiet", *words]
+    broadloom_command("run", path, *words)
+
+
+def broadloom_command(*words):
+    """A command in a process of its own, which must print nothing."""
+    command = [sys.executable, "-m", "broadloom.cli", *map(str, words), "--quiet"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert not done.stderr, "nothing but errors"
@@ -213,6 +230,58 @@ def test_a_driver_that_is_killed_in_each_step_of_a_run_in_a_store_loses_nothing(
         assert (
             sum(one.name.startswith("data-") for one in as_path(f"s3a://loom/killed/{step}").iterdir()) == 1
         )
+
+
+def test_a_stream_writes_its_versions_to_a_store(store, tmp_path):
+    """In two runs; the second continues where the first ended."""
+    interest = workload.interest(nodes=20, topics=8, sizes=(2, 4), seed=0)
+    broadloom.link(interest, algorithm="gm").save(tmp_path / "plan")
+    events = workload.events_table(interest, workload.churn(interest, rounds=20, seed=1)).to_pylist()
+    (tmp_path / "events").mkdir()
+    for number, rows in enumerate((events[:10], events[10:])):
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+        (tmp_path / "events" / f"{number}.jsonl").write_text(lines)
+        for output, settings in (("s3a://loom/stream", store), (tmp_path / "stream", {})):
+            words = ["maintain", "--plan", tmp_path / "plan", "--events", tmp_path / "events"]
+            words += ["--stream", "--once", "--master", "local[2]", *conf_words(settings)]
+            broadloom_command(*words, "-o", output)
+    remote, local = as_path("s3a://loom/stream"), tmp_path / "stream"
+    versions = [one.name for one in (remote / "versions").iterdir()]
+    assert versions == sorted(one.name for one in (local / "versions").iterdir())
+    assert len(versions) == 3
+    newest = [broadloom.Plan.load(one / "versions" / versions[-1]) for one in (remote, local)]
+    assert newest[0] == newest[1]
+    files = [sorted((one / "links.parquet").iterdir()) for one in (remote, local)]
+    assert [one.read_bytes() for one in files[0]] == [one.read_bytes() for one in files[1]]
+
+
+def test_a_market_in_a_store_is_the_local_one(store, tmp_path):
+    rng = np.random.default_rng(4)
+    users = [f"u{number}" for number in range(20)]
+    lo = rng.random((20, 1)) / 2
+    tables = {
+        "subscribers": {"subscriber": users, "place": rng.random((20, 2)).tolist()}
+        | {"lo": lo.tolist(), "hi": (lo + 0.3).tolist()},
+        "brokers": {"broker": ["a", "b", "c"], "place": rng.random((3, 2)).tolist()},
+        "messages": {"publisher": rng.choice(users, 300), "at": rng.integers(0, 10**9, 300)}
+        | {"bytes": rng.integers(1, 1000, 300), "point": rng.random((300, 1)).tolist()},
+    }
+    for place in (tmp_path / "market", as_path("s3a://loom/market")):
+        with new_folder(place) as draft:
+            for name, columns in tables.items():
+                rows = pa.table(columns)
+                if name == "messages":
+                    rows = rows.set_column(1, "at", rows["at"].cast(pa.timestamp("us")))
+                write_parquet(rows, draft / f"{name}.parquet")
+    words = ["--algorithm", "steiner-mixing", "-o"]
+    broadloom_command("market", tmp_path / "market", *words, tmp_path / "out")
+    spark = ["--master", "local[2]", *conf_words(store)]
+    broadloom_command("market", "s3a://loom/market", *words, "s3a://loom/prices", *spark)
+    for name in ("assignment", "flows"):
+        remote = read_parquet(committed("s3a://loom/prices") / f"{name}.parquet")
+        assert remote == read_parquet(tmp_path / "out" / f"{name}.parquet")
+    entries = {one.name for one in as_path("s3a://loom").iterdir()}
+    assert not any(name.startswith("_") for name in entries), "intermediate files are removed"
 
 
 def test_a_driver_that_is_killed_in_each_step_leaves_nothing_behind(folder):

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import broadloom as bl
-from broadloom import InputError, MissingExtraError, StorageError
+from broadloom import BroadloomError, InputError, MissingExtraError, StorageError
 from broadloom.maintenance import read_state
 from broadloom.pipeline import SparkEngine, maintain_on_spark
 from broadloom.pipeline import stream as module
@@ -279,8 +279,10 @@ def test_files_of_any_age_are_applied(spark, tmp_path):
     assert "broadloom_stream_version 2" in metrics
 
 
-def test_a_stream_does_not_write_to_a_remote_store_or_a_folder_named_like_one(spark, tmp_path, monkeypatch):
+def test_a_store_that_spark_does_not_know_is_an_error_in_one_line(spark, tmp_path, monkeypatch, store):
+    """And no local folder appears that is named like the store."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="a stream writes its versions to a local folder"):
-        maintain_on_spark(start, tmp_path, "s3a://bucket/out", spark=spark, once=True)
-    assert not list(tmp_path.iterdir())
+    drop(tmp_path / "in", "new", ROWS[:20])
+    with pytest.raises(BroadloomError, match=r"^Spark cannot write s3a:.*s3a\.S3A not found$"):
+        maintain_on_spark(start, tmp_path / "in", store, spark=spark, once=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "store"}

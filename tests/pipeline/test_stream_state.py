@@ -12,6 +12,8 @@ import broadloom as bl
 from broadloom import InputError
 from broadloom.maintenance import EventFeed, RoundLog, event_of, read_state
 from broadloom.pipeline import stream as module
+from broadloom.storage import as_path, committed
+from broadloom.storage.tables import read_parquet
 
 INTEREST = bl.workload.interest(nodes=30, topics=10, sizes=(2, 4), seed=0)
 EVENTS = bl.workload.churn(INTEREST, rounds=60, change=0.3, seed=1)
@@ -76,8 +78,19 @@ def test_without_a_checkpoint_applied_events_are_recognised_by_their_seq(tmp_pat
         state()
 
 
+@pytest.fixture(params=["local", "remote"])
+def output(request, tmp_path):
+    """An output folder, and that of a store."""
+    return as_path(request.getfixturevalue("store")) if request.param == "remote" else tmp_path
+
+
+def rows_of(output, name):
+    """The rows of all batches in a table of the output."""
+    return pa.concat_tables(read_parquet(as_path(one)) for one in (output / f"{name}.parquet").iterdir())
+
+
 @pytest.mark.parametrize("steps", range(13))
-def test_after_a_kill_at_any_write_each_event_counts_once(tmp_path, monkeypatch, steps):
+def test_after_a_kill_at_any_write_each_event_counts_once(output, monkeypatch, steps):
     """A start writes a version, a batch three tables and a version; the kill comes after each in turn."""
     remaining = [steps]
 
@@ -94,16 +107,16 @@ def test_after_a_kill_at_any_write_each_event_counts_once(tmp_path, monkeypatch,
         patch.setattr(module, "_write", mortal(module._write))
         patch.setattr(module.StreamState, "_publish", mortal(module.StreamState._publish))
         with pytest.raises(KilledError):
-            run(tmp_path)
-    run(tmp_path)
+            run(output)
+    run(output)
     plain = bl.maintain(INTEREST)
     plain.apply(EVENTS)
-    newest = max((tmp_path / "versions").iterdir())
-    assert read_state(newest).edges.tolist() == plain.edges.tolist()
-    seqs = pq.read_table(tmp_path / "rounds.parquet").column("seq").to_pylist()
+    newest = max((output / "versions").iterdir())
+    assert read_state(committed(newest)).edges.tolist() == plain.edges.tolist()
+    seqs = rows_of(output, "rounds").column("seq").to_pylist()
     assert sorted(seqs) == [event.seq for event in EVENTS]
-    assert pq.read_table(tmp_path / "quarantine.parquet").num_rows == 0
-    assert len(list((tmp_path / "versions").iterdir())) == 2, "old versions are removed"
+    assert rows_of(output, "quarantine").num_rows == 0
+    assert len(list((output / "versions").iterdir())) == 2, "old versions are removed"
 
 
 def test_a_stream_rebuilds_when_a_comparison_calls_for_it(tmp_path):

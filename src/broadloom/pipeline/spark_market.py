@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -34,12 +33,19 @@ from broadloom.model import (
     read_market_problem,
     summarize,
 )
-from broadloom.pipeline.spark_session import SparkEngine, session, shared_scratch, task_count, write_frame
+from broadloom.pipeline.spark_session import (
+    SparkEngine,
+    hadoop_settings,
+    session,
+    shared_scratch,
+    table_paths,
+    task_count,
+    write_frame,
+)
 from broadloom.plans import MarketResult
 from broadloom.progress import stage
-from broadloom.storage import is_remote
-
-ARRAYS = ("rates", "wants", "access", "core")
+from broadloom.storage import as_path, is_remote, use_store_settings
+from broadloom.storage.tables import read_parquet, write_parquet
 
 
 def assign_market_on_spark(
@@ -52,12 +58,14 @@ def assign_market_on_spark(
     options: Mapping[str, Any],
 ) -> MarketResult:
     """As `bl.assign` of `read_market_problem(tables, *sizes)`, with messages and Steiner trees on Spark."""
-    if is_remote(tables):
-        raise InputError(f"{tables} is remote; on Spark, the tables of a market are in a local folder")
+    use_store_settings(hadoop_settings(engine))
+    folder = as_path(tables).absolute()
     with session(engine) as spark:
-        problem = read_market_problem(tables, *sizes, traffic=traffic_of(spark))
+        problem = read_market_problem(folder, *sizes, traffic=traffic_of(spark))
         if algorithm == "steiner-mixing" and not options:
-            return steiner_mixing(problem, core, seed, spark=spark, scratch=tables.absolute())
+            # A remote folder of tables has only what its manifest lists.
+            scratch = folder.parent if is_remote(folder) else folder
+            return steiner_mixing(problem, core, seed, spark=spark, scratch=scratch)
     return assign(problem, algorithm, seed, core=core, **options)
 
 
@@ -93,30 +101,47 @@ def link_weights(
 ) -> NDArray[np.float64]:
     """Phase 1 of Steiner mixing: the executors compute the weights of each channel's trees."""
     weights = np.zeros(problem.access.shape)
-    with stage("trees"), shared_scratch(spark, scratch, "market") as scratch_folder:
-        for name in ARRAYS:
-            np.save(scratch_folder / f"{name}.npy", getattr(problem, name))
+    access, core = problem.access, problem.core
 
-        def grow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            rates, wants, access, core = (
-                np.load(scratch_folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS
-            )
-            prices = np.ascontiguousarray(access)
-            paths = cheapest_paths(prices, np.ascontiguousarray(core))
-            for batch in batches:
-                for channel in batch.column("id").to_pylist():
-                    links = channel_weights(rates[:, channel], wants[:, channel], prices, *paths)
-                    channels = np.full(len(links[0]), channel, np.int64)
-                    yield pa.record_batch([channels, *links], ["channel", "user", "broker", "weight"])
+    def grow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        prices = np.ascontiguousarray(access)
+        paths = cheapest_paths(prices, np.ascontiguousarray(core))
+        for batch in batches:
+            for channel, rates, wants in zip(*(batch[name] for name in _CHANNELS.names), strict=True):
+                rate, wanted = rates.values.to_numpy(), wants.values.to_numpy(zero_copy_only=False)
+                links = channel_weights(rate, wanted, prices, *paths)
+                channels = np.full(len(links[0]), channel.as_py(), np.int64)
+                yield pa.record_batch([channels, *links], ["channel", "user", "broker", "weight"])
 
-        tasks = spark.range(problem.channel_count).repartition(task_count(spark, problem.channel_count))
-        grown = tasks.mapInArrow(grow, "channel long, user long, broker long, weight double")
-        write_frame(grown, scratch_folder / "weights.parquet")
-        found = pa.parquet.read_table(scratch_folder / "weights.parquet").sort_by("channel")
+    with stage("trees"), shared_scratch(spark, scratch, "market") as folder:
+        # Row groups of few channels, so that tasks can share the table.
+        tasks = task_count(spark, problem.channel_count)
+        rows = -(-problem.channel_count // tasks)
+        write_parquet(_channel_rows(problem), folder / "channels.parquet", row_group_size=rows)
+        channels = spark.read.parquet(str(folder / "channels.parquet")).repartition(tasks)
+        grown = channels.mapInArrow(grow, "channel long, user long, broker long, weight double")
+        write_frame(grown, folder / "weights.parquet")
+        found = read_parquet(folder / "weights.parquet").sort_by("channel")
     channel, user, broker, weight = (found.column(name).to_numpy() for name in found.column_names)
     for first, last in zip(*_runs(channel), strict=True):
         weights[user[first:last], broker[first:last]] += weight[first:last]
     return weights
+
+
+_CHANNELS = pa.schema(
+    [("channel", pa.int64()), ("rates", pa.list_(pa.float64())), ("wants", pa.list_(pa.bool_()))]
+)
+
+
+def _channel_rows(problem: MarketProblem) -> pa.Table:
+    """One row per channel: the rate of each user, and whether the user wants the channel."""
+    users, channels = problem.rates.shape
+    starts = np.arange(channels + 1) * users
+    columns = [
+        pa.LargeListArray.from_arrays(starts, np.ascontiguousarray(values.T).ravel()).cast(kind)
+        for values, kind in ((problem.rates, _CHANNELS.types[1]), (problem.wants, _CHANNELS.types[2]))
+    ]
+    return pa.table([np.arange(channels), *columns], schema=_CHANNELS)
 
 
 def _runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -131,10 +156,10 @@ def traffic_of(spark: SparkSession) -> TrafficReader:
     def traffic(
         tables: Path, users: list[str], corners: NDArray[np.float64], channels: int
     ) -> tuple[Grid, NDArray[np.float64]]:
-        source = tables / "messages.parquet"
+        source = (tables / "messages.parquet").absolute()
         if not source.exists():
             raise InputError(f"{source} is missing; on Spark, messages are read from Parquet")
-        messages = spark.read.parquet(str(source.absolute()))
+        messages = spark.read.parquet(*table_paths(source))
         check_has_points(messages.columns, tables)
         grid = Grid.covering(np.concatenate([corners, _extremes(messages, corners.shape[1])]), channels)
         return grid, summarize_log(messages, users, grid)

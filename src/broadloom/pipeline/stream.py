@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-import pyarrow.parquet
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.checks import check_count
-from broadloom.errors import BroadloomError, InputError, MissingExtraError, error_from_os
+from broadloom.errors import BroadloomError, InputError, MissingExtraError, StorageError, error_from_os
 from broadloom.maintenance import (
     EventFeed,
     EventRow,
@@ -40,7 +40,18 @@ from broadloom.maintenance import (
 )
 from broadloom.pipeline.spark_session import SparkEngine, hadoop_settings, is_connect, session, spark_error
 from broadloom.progress import stage
-from broadloom.storage import as_path, is_remote, lock_folder, new_folder, use_store_settings, write_file
+from broadloom.storage import (
+    as_path,
+    committed,
+    is_committed,
+    is_remote,
+    lock_folder,
+    new_folder,
+    remove_path,
+    use_store_settings,
+    write_file,
+)
+from broadloom.storage.tables import write_parquet
 
 FILE_COLUMNS = "path string, modificationTime timestamp, length long, content binary"
 CONNECTOR = "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:<version of Spark>"
@@ -79,7 +90,8 @@ def maintain_on_spark(
         start: makes the first overlay; not called if `output` already has a version.
         events: a folder (a path or a URI) into which files (JSON lines, CSV or Parquet) are moved; or
             kafka://host:port/topic, with one JSON object per message, if Spark has the connector.
-        output: the output folder, which is local; only one stream at a time can write to it.
+        output: the output folder, a path or a URI; only one stream at a time can write to it. A second one
+            is refused on one machine, but not noticed in a remote store.
         engine: the Spark to use.
         spark: a session of your own, instead of an engine.
         once: stop when all present events are applied; otherwise continue until interrupted.
@@ -107,8 +119,6 @@ def maintain_on_spark(
         raise InputError(
             "a stream cannot run on Spark Connect, because its overlay is in this process; give a master"
         )
-    if is_remote(output):
-        raise InputError(f"{output} is remote; a stream writes its versions to a local folder: give one")
     from_kafka = str(events).startswith("kafka://")
     chosen = order or ("node" if from_kafka else "seq")
     if chosen not in ORDERS:
@@ -123,7 +133,7 @@ def maintain_on_spark(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise error_from_os(f"cannot write to {folder}", error) from error
-    lock = lock_folder(folder)
+    lock = None if is_remote(folder) else lock_folder(folder)
     try:
         with session(engine, spark) as running, stage("events") as done:
             if from_kafka:
@@ -136,13 +146,17 @@ def maintain_on_spark(
             without = state.brokers_without_address
             return record | ({"brokers_without_address": without} if without else {})
     finally:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
 
 
 def _apply_batches(rows: DataFrame, state: StreamState, checkpoint: Path, once: bool) -> None:
     """Apply batches until all events are applied, or until the user interrupts."""
     writer = rows.writeStream.foreachBatch(state.apply).option("checkpointLocation", str(checkpoint))
-    query = (writer.trigger(availableNow=True) if once else writer).start()
+    try:
+        query = (writer.trigger(availableNow=True) if once else writer).start()
+    except (PySparkException, Py4JError) as error:
+        raise spark_error(f"Spark cannot write {checkpoint}", error) from error
     state.query = query
     try:
         query.awaitTermination()
@@ -186,10 +200,10 @@ class StreamState:
         self.fault: Exception | None = None
         self.query: Any = None
         self._order = order
-        versions = sorted(int(folder.name) for folder in (output / VERSIONS).glob("[0-9]*"))
+        versions = _versions(output)
         if versions:
             self.version = versions[-1]
-            folder = self._folder(self.version)
+            folder = committed(self._folder(self.version))
             record = json.loads((folder / FEED).read_text())
             self._query = record["query"]
             self._batch = record["batch"]
@@ -247,7 +261,8 @@ class StreamState:
         for old in range(version - self._keep, -1, -1):
             if not self._folder(old).exists():
                 break
-            shutil.rmtree(self._folder(old), ignore_errors=True)
+            with suppress(OSError, StorageError):
+                remove_path(self._folder(old))
 
     def _write_metrics(self, seconds: float) -> None:
         """Write the progress of this run, in the text format of Prometheus."""
@@ -317,6 +332,13 @@ class StreamState:
 
     def _folder(self, version: int) -> Path:
         return self._output / VERSIONS / f"{version:012d}"
+
+
+def _versions(output: Path) -> list[int]:
+    """The numbers of the complete versions in an output folder, in order."""
+    folder = output / VERSIONS
+    found = [one for one in folder.iterdir() if one.name.isdigit()] if folder.exists() else []
+    return sorted(int(one.name) for one in found if is_committed(one))
 
 
 def _behind(progress: Mapping[str, Any]) -> float | None:
@@ -424,11 +446,16 @@ def _file_events(path: str, content: bytes) -> list[EventRow]:
 
 
 def _write(folder: Path, version: int, table: pa.Table) -> None:
-    """Write the rows of one batch as a file named by the version, by one rename."""
-    folder.mkdir(exist_ok=True)
-    draft = folder / f".{version:012d}"
+    """Write the rows of one batch as a file named by the version, which appears at once."""
     column = pa.array([version] * table.num_rows, pa.int64())
-    pyarrow.parquet.write_table(table.add_column(0, "version", column), draft)
+    rows = table.add_column(0, "version", column)
+    path = folder / f"{version:012d}.parquet"
+    folder.mkdir(exist_ok=True)
+    if is_remote(path):
+        write_parquet(rows, path)
+        return
+    draft = folder / f".{version:012d}"
+    write_parquet(rows, draft)
     with draft.open("rb") as file:
         os.fsync(file.fileno())
-    draft.replace(folder / f"{version:012d}.parquet")
+    draft.replace(path)
