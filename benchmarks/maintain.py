@@ -231,7 +231,7 @@ def growth(quick: bool) -> Section:
         backups = time.process_time() - start
         row: dict[str, Any] = {"nodes": nodes, "rebuild s": rebuild, "backups s": backups}
         row |= times(changes, "join") | times(changes, "leave")
-        row["backups ms a leave"] = 1e3 * mean(changes, "leave", lambda change: change.backup_seconds)
+        row["backups ms per leave"] = 1e3 * mean(changes, "leave", lambda change: change.backup_seconds)
         row["shadow"] = mean(changes, "leave", lambda change: len(change.shadow))
         row["rebuild / leave"] = 1e3 * rebuild / row["leave ms"]
         section.rows.append(row)
@@ -322,7 +322,7 @@ def journal(quick: bool) -> Section:
             row[name] = 1e3 * float(np.median(seconds))
         live.close()
         [file] = Path(scratch, "live").glob("journal.*[0-9]")
-        row["bytes a change"] = file.stat().st_size / len(events)
+        row["bytes per change"] = file.stat().st_size / len(events)
         start = time.perf_counter()
         bl.Live.load(f"{scratch}/live").close()
         row |= {"changes": len(events), "load ms": 1e3 * (time.perf_counter() - start)}

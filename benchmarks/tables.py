@@ -1,4 +1,4 @@
-"""Generator of the documentation's tables: results of benchmarks, and the list of algorithms.
+"""Generator of the documentation's tables: results of benchmarks, algorithms, commands, public names.
 
     python benchmarks/tables.py            # write them
     python benchmarks/tables.py --check    # only check whether a page is out of date (exit code 1)
@@ -14,18 +14,21 @@ default all) and a condition on the rows (by default none).
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 import broadloom as bl
 from _common import RESULTS, cell, columns
+from cli_reference import purposes
 from licences import licences
 
 PAGES = Path(__file__).parents[1] / "docs"
@@ -72,7 +75,8 @@ def section_rows(name: str) -> Rows:
 def markdown(rows: Rows, chosen: Sequence[str] = ()) -> str:
     """Rows as a Markdown table, numbers to the right."""
     names = list(chosen) or columns(rows)
-    lines = [names, [_ruler(row_value) for row_value in map(rows[0].get, names)] if rows else []]
+    header = [name.replace("_", " ") for name in names]
+    lines = [header, [_ruler(row_value) for row_value in map(rows[0].get, names)] if rows else []]
     lines += [[cell(row.get(name)).replace("|", "\\|") for name in names] for row in rows]
     return "\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
 
@@ -96,6 +100,19 @@ def algorithms(stage: str, problem: str | None = None) -> Rows:
     ]
 
 
+def documented_names(*, top: bool) -> Rows:
+    """Names on the pages of the API, and the first lines of their docstrings: `bl.NAME`, or all others."""
+    rows = []
+    for page in sorted((PAGES / "api").glob("*.md")):
+        for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE):
+            if (name.count(".") == 1) == top:
+                found = resolve_name(name)
+                line = (inspect.getdoc(found) or "").split("\n")[0]
+                link = f"[`{name.removeprefix('broadloom.')}`](api/{page.name}#{name})"
+                rows.append({"name": link, "what it is": line})
+    return sorted(rows, key=lambda row: row["name"].lower())
+
+
 def misses(name: str) -> Rows:
     """The claims of a benchmark that do not hold; one row that says so if all hold."""
     record = json.loads((RESULTS / f"{name}.json").read_text())
@@ -108,6 +125,9 @@ LISTS: dict[str, Callable[[], Rows]] = {
     "link algorithms": partial(algorithms, "link"),
     "assign algorithms": partial(algorithms, "assign", "AssignmentProblem"),
     "licences": licences,
+    "commands": purposes,
+    "public names": partial(documented_names, top=True),
+    "other names": partial(documented_names, top=False),
     "link misses": partial(misses, "link"),
     "pipeline misses": partial(misses, "pipeline"),
 }

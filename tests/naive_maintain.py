@@ -33,8 +33,9 @@ class Twin:
         self.edges = set(edges)
         self.next = len(self.topics)
         self.random_state, self.rho, self.coverage, self.weight = random_state, rho, coverage, weight
-        self.naive, self.greedy = method == "naive", backups == "greedy"
+        self.naive, self.greedy = method == "naive", backups in ("greedy", "greedy-unweighted")
         self.printed = backups == "primal-dual-printed"
+        self.equal = backups == "greedy-unweighted"
         self.backups: dict[int, set[int]] = {v: set() for v in self.topics}
         for v in self.topics:
             self.build_backups_at(v)
@@ -107,7 +108,9 @@ class Twin:
         for _ in range(0 if self.naive else self.coverage):
             excluded = {v} | self.backups[v]
             weight = {
-                u: len(self.neighbours(u)) + len(self.primaries(u)) for u in self.topics if u not in excluded
+                u: 1 if self.equal else len(self.neighbours(u)) + len(self.primaries(u))
+                for u in self.topics
+                if u not in excluded
             }
             cover = self.greedy_cover if self.greedy else self.primal_dual_cover
             chosen = cover(sorted(self.topics[v]), weight)

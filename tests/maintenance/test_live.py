@@ -1,5 +1,7 @@
 """Live overlays: every topic is connected after every change, and wrong changes are refused."""
 
+import copy
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -294,7 +296,7 @@ def test_a_batch_with_an_invalid_event_changes_nothing():
         ({"algorithm": "shadow", "method": "naive"}, "algorithm is 'shadow' but method is 'naive'"),
         ({"rho": 0.5}, "rho is 0.5; give a number from 1"),
         ({"coverage": 0}, "coverage is 0"),
-        ({"backups": "best"}, "give one of primal-dual, greedy, primal-dual-printed"),
+        ({"backups": "best"}, "give one of primal-dual, greedy, primal-dual-printed, greedy-unweighted"),
         ({"edges": [(0, 1)]}, "the edges leave topic '1' disconnected"),
         ({"weights": bl.Weights.uniform(2)}, "3 nodes but weights for 2"),
     ],
@@ -341,3 +343,18 @@ def test_with_weights_a_new_node_is_linked_to_the_nearest():
     assert live.join([0], at=[9.0]).added.tolist() == [[1, 2]]
     assert live.join([0], at=[0.5]).added.tolist() == [[0, 3]]
     assert live.plan().total_weight == pytest.approx(11.5)
+
+
+@pytest.mark.parametrize("topics", [["a", "b"], ["a/#", "a/b"]])
+def test_a_copy_changes_by_itself(topics):
+    """Its names, groups of filters and links are its own."""
+    live = bl.maintain(bl.Interest.from_lists([topics, topics[:1], topics[1:]]))
+    one, other = copy.deepcopy(live), copy.copy(live)
+    one.join(["new/+", topics[0]], "lima")
+    one.leave(0)
+    other.join(["new/x", topics[1]], "oslo")
+    assert live.nodes.tolist() == [0, 1, 2]
+    assert list(live.interest.topic_ids) == topics
+    for overlay in (live, one, other):
+        assert bl.is_topic_connected(overlay.interest, overlay.edges)
+    assert one.interest != other.interest

@@ -172,12 +172,16 @@ def test_lazy_search_among_many_nodes_finds_the_same_edges(method, monkeypatch):
         assert any(outcomes[0])
 
 
-@given(instances(), st.lists(st.integers(0, 7), min_size=1, unique=True))
+@given(
+    instances(),
+    st.sampled_from(["primal-dual-printed", "greedy-unweighted"]),
+    st.lists(st.integers(0, 7), min_size=1, unique=True),
+)
 @settings(max_examples=20, deadline=None)
-def test_backups_of_line_8_as_printed_equal_the_twins(instance, topics):
-    """Alg. 12 with `weight(u) > 0`: the backups of a fresh overlay; a join connects topics that they miss."""
+def test_backups_by_rules_for_comparison_equal_the_twins(instance, rule, topics):
+    """Alg. 12 with `weight(u) > 0`, Alg. 11 with equal weights; a join connects topics that they miss."""
     interest, _ = instance
-    live, twin = both(interest, None, "shadow", "primal-dual-printed")
+    live, twin = both(interest, None, "shadow", rule)
     assert {v: set(live.backups(v).tolist()) for v in live.nodes.tolist()} == twin.backups
     live.join([topic for topic in topics if topic < interest.topic_count])
     assert bl.is_topic_connected(live.interest, live.edges)

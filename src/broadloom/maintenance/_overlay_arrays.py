@@ -337,8 +337,9 @@ def all_pairs(pairs: PairLists, nodes: int) -> NDArray[np.int32]:
 # number of its links and primaries. A node has `coverage` covers of its topics, and these share no node; a
 # topic with fewer other subscribers is covered as often as possible.
 
-# The rule by which covers are chosen: Alg. 12, Alg. 11, or Alg. 12 with line 8 as printed.
-PRIMAL_DUAL, GREEDY, PRINTED = 0, 1, 2
+# The rule by which covers are chosen: Alg. 12, Alg. 11, Alg. 12 with line 8 as printed, or Alg. 11 with all
+# weights 1.
+PRIMAL_DUAL, GREEDY, PRINTED, UNWEIGHTED = 0, 1, 2, 3
 
 # The residual of an excluded node; it stays far above all others, whatever is subtracted.
 BARRED = 2**31 - 1
@@ -353,9 +354,9 @@ def build_backups(w: OverlayArrays, coverage: int, cover: int, v: int) -> None:
     rest = np.empty(len(topics), np.int32)
     for _ in range(coverage):
         before = w.backups.sizes[BACKUPS, v]
-        _weigh(w, v)
+        _weigh(w, v, cover == UNWEIGHTED)
         rest[:] = topics
-        if cover == GREEDY:
+        if cover in (GREEDY, UNWEIGHTED):
             _cover_greedily(w, v, rest)
         else:
             _cover_by_primal_dual(w, v, rest, cover == PRINTED)
@@ -395,14 +396,17 @@ def drop_backups(w: OverlayArrays, v: int) -> None:
 
 
 @inner_kernel
-def _weigh(w: OverlayArrays, v: int) -> None:
-    """Set the weight of every node before a round; v and its present backups are excluded."""
+def _weigh(w: OverlayArrays, v: int, equal: bool) -> None:
+    """Set the weight of every node before a round, 1 if `equal`; v and its present backups are excluded."""
     nodes = w.tally[NODES]
     residual = w.residual[:nodes]
     degree = w.links.sizes[0]
     primaries = w.backups.sizes[PRIMARIES]
-    for u in range(len(residual)):  # over plain arrays, so that the compiler vectorises it
-        residual[u] = degree[u] + primaries[u]
+    if equal:
+        residual[:] = 1
+    else:
+        for u in range(len(residual)):  # over plain arrays, so that the compiler vectorises it
+            residual[u] = degree[u] + primaries[u]
     w.residual[v] = BARRED
     half = w.backups.heads[BACKUPS, v]
     while half != NOTHING:

@@ -509,6 +509,16 @@ class Live:
         """As `copy.deepcopy`: a change of a copy never changes the original."""
         return copy.deepcopy(self)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Live:
+        state = self.__getstate__()
+        other = type(self).__new__(type(self))
+        for name in ("_topic_ids", "_topic_index", "_names", "_ids", "_sites"):
+            # Names and numbers never change, and there can be millions; others can share the list or dict.
+            memo[id(state[name])] = copy.copy(state[name])
+        for name, value in state.items():
+            setattr(other, name, copy.deepcopy(value, memo))
+        return other
+
     def __enter__(self) -> Live:
         return self
 

@@ -47,12 +47,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # In the order of the numbers that kernels take.
-BACKUPS = ("primal-dual", "greedy", "primal-dual-printed")
+BACKUPS = ("primal-dual", "greedy", "primal-dual-printed", "greedy-unweighted")
 
 
 @dataclass(frozen=True)
 class NaiveOptions:
     """Options of the naive dynamics.
+
+    Reference: Chen, Jacobsen and Vitenberg, technical report, 2011 (paper 3), Alg. 3 and 4.
 
     Attributes:
         rho: how many times worse than the best link the chosen one can be, to keep the maximum degree low:
@@ -73,12 +75,15 @@ class NaiveOptions:
 class ShadowOptions(NaiveOptions):
     """Options of the shadow dynamics.
 
+    Reference: Chen, Jacobsen and Vitenberg, technical report, 2011 (paper 3), Alg. 6 to 12.
+
     Attributes:
         rho: as for the naive dynamics.
         coverage: how often the backups of a node cover each of its topics; a larger number means lower
             degrees and slower changes.
         backups: the rule that chooses them: "primal-dual" (Alg. 12, spreads the load), "greedy" (Alg. 11,
-            chooses fewer), or "primal-dual-printed" (line 8 of Alg. 12 as printed: no free choices).
+            chooses fewer), "primal-dual-printed" (line 8 of Alg. 12 as printed: no free choices), or
+            "greedy-unweighted" (Alg. 11 with equal weights: most covered topics first, for comparison).
     """
 
     coverage: int = 3
@@ -153,8 +158,8 @@ def maintain(
         seed: the seed of the choice of backups.
         edges: the links to start from, pairs of node indices; None: those of the plan, or without a plan
             those of a fresh build.
-        backups: for "shadow": the rule that chooses backups, "primal-dual", "greedy" or
-            "primal-dual-printed".
+        backups: for "shadow": the rule that chooses backups, "primal-dual", "greedy",
+            "primal-dual-printed" or "greedy-unweighted".
         sites: for weights by site: the name of each site, by number, so that a join can name one.
         method: an older name of `algorithm`.
 

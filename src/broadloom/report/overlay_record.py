@@ -26,6 +26,8 @@ LEAST = "no overlay that connects every topic weighs"
 MOST_REPAIRS = 250
 # Each repair copies the overlay: the largest number of brokers in all copies together.
 MOST_COPIED = 500_000
+# The largest number of subscriptions, times brokers that leave.
+MOST_REPAIRED = 30_000_000
 # The largest number of names of a group of topic filters.
 MOST_NAMES = 20
 # The largest number of brokers whose backups are listed: each has dozens.
@@ -197,7 +199,7 @@ def failures(plan: Plan, load: NDArray[np.int64], most: int = MOST_REPAIRS) -> d
         return dict(NO_REPAIRS)
     weights = None if plan.weights.is_uniform else plan.weights
     live = maintain(plan.interest, weights, edges=plan.edges)
-    most = min(most, MOST_COPIED // max(1, len(load)))
+    most = min(most, MOST_COPIED // max(1, len(load)), _most_leaving(plan))
     chosen = np.sort(np.argsort(-load, kind="stable")[:most]).tolist()
     added = []
     with stage("failures", len(chosen)) as done:
@@ -213,6 +215,11 @@ def failures(plan: Plan, load: NDArray[np.int64], most: int = MOST_REPAIRS) -> d
     }
 
 
+def _most_leaving(plan: Plan) -> int:
+    """How many brokers may leave for repairs: at least one, and fewer if there are many subscriptions."""
+    return max(1, MOST_REPAIRED // max(1, plan.interest.subscription_count))
+
+
 def site_failures(plan: Plan, live: Live, load: NDArray[np.int64]) -> dict[str, Any] | None:
     """The links that maintenance adds if all brokers of a site leave, for the sites with the highest load.
 
@@ -225,7 +232,8 @@ def site_failures(plan: Plan, live: Live, load: NDArray[np.int64]) -> dict[str, 
     site_of = np.array([labels.index(name) for name in names])
     sizes = np.bincount(site_of, minlength=len(labels))
     order = np.argsort(-np.bincount(site_of, load, len(labels)), kind="stable")
-    heaviest = order[np.cumsum(sizes[order]) <= MOST_LEAVING][:MOST_SITES]
+    leaving = min(MOST_LEAVING, _most_leaving(plan))
+    heaviest = order[np.cumsum(sizes[order]) <= leaving][:MOST_SITES]
     chosen = [site for site in np.sort(heaviest).tolist() if labels[site]]
     added = []
     with stage("failures of sites", len(chosen)) as done:
