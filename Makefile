@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-nats test-kills test-faults test-everywhere lint docs report-ui lock audit release clean
+.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-nats test-kills test-faults test-everywhere lint docs check-site cli-reference report-ui lock audit release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -93,11 +93,19 @@ test-everywhere: setup kernels ## run the pipeline on clusters and in an object 
 lint: setup ## check style, format and types
 	$(RUN)ruff check
 	$(RUN)ruff format --check
+	$(RUN)codespell docs examples src tools benchmarks packaging *.md
 	$(RUN)mypy
 	$(RUN)mypy --platform win32 --cache-dir .mypy_cache/win32
 
 docs: setup ## build the documentation into site/
-	$(RUN)mkdocs build --strict
+	$(RUN)zensical build --clean --strict
+
+check-site: docs ## look at the built site in Chromium: widths of pages and tables, and what search finds
+	@tools/system-packages chromium
+	$(RUN)python tools/check-site
+
+cli-reference: setup ## write the pages of the command line from its help
+	$(RUN)python tools/cli_reference.py
 
 report-ui: ## build the script of the report page into the package, with Node.js
 	cd report-ui && npm ci --no-audit --no-fund && npm run --silent check && npm run --silent build

@@ -73,3 +73,19 @@ def run(capfd):
         return int(exited.value.code or 0), out, err
 
     return call
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store that is a folder of this machine, for URIs of S3; BROADLOOM_S3 names a real one."""
+    from pyarrow import fs
+
+    from broadloom.storage import RemotePath, locations
+
+    if "BROADLOOM_S3" in os.environ:
+        return f"s3a://{os.environ['BROADLOOM_S3']}/{tmp_path.name}"
+    (tmp_path / "store" / "bucket").mkdir(parents=True)
+    inner = fs.SubTreeFileSystem(str(tmp_path / "store"), fs.LocalFileSystem())
+    monkeypatch.setattr(locations, "_store", lambda *_: inner)
+    monkeypatch.setattr(RemotePath, "mkdir", lambda self, **_: inner.create_dir(self.store_path))
+    return "s3a://bucket/out"
