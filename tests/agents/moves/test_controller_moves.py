@@ -212,7 +212,9 @@ def test_clients_move_over_the_links_of_the_controller_without_loss(tmp_path):
                     )
                 last = [one["id"] for one in operator.moves() if one["state"] != "cancelled"]
                 move = last[0] if last else operator.request_to_move("reader", "f")["id"]
-                assert wait_for(lambda: operator.move(move)["state"] == "redirected"), operator.move(move)
+                is_done = wait_for(lambda: operator.move(move)["state"] == "redirected")
+                log = (tmp_path / "controller.log").read_text()
+                assert is_done, f"{json.dumps(operator.move(move))}\n{log}"
                 enough = len(traffic.sent) + 50
                 assert wait_for(lambda: len(traffic.sent) > enough)
             finally:

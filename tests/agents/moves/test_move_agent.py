@@ -7,9 +7,10 @@ from __future__ import annotations
 import json
 import logging
 import random
+import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from broadloom import InputError, StorageError
 from broadloom.agents.monitoring import MOST_WARNINGS, RateLimitedLog
+from broadloom.agents.moves import move_agent
 from broadloom.agents.moves.client_links import LinkClaims, LinksEverywhere
 from broadloom.agents.moves.control_messages import (
     AHEAD,
@@ -34,6 +36,7 @@ from broadloom.agents.moves.move_agent import LEAVING, MoveAgent, Timing
 from broadloom.agents.moves.move_registry import (
     FILE,
     NEXT,
+    PREPARED,
     MoveJournal,
     MoveState,
     Numbered,
@@ -45,6 +48,7 @@ from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.topic_filters import covers
 from broadloom.storage import repair_journal
 from damage import with_flipped_bits
+from fleet_lab import wait_until
 
 BROKERS = {name: Address("127.0.0.1", 1) for name in "hfg"}
 NOW = 1e9
@@ -69,6 +73,22 @@ class FakeGateway:
     def redirect(self, old, new, client, token, done):
         self.work.append(("redirect", old, client, done))
         return lambda: None
+
+
+class ClaimedLinks(LinksEverywhere):
+    """Links that carry exactly what the agent has claimed."""
+
+    def __init__(self):
+        self.claimed = set()
+
+    def carry(self, broker, filters):
+        self.claimed |= {(broker, text) for text in filters}
+
+    def carried(self, broker, filters):
+        return {(broker, text) for text in filters} <= self.claimed
+
+    def release(self, broker, filters):
+        self.claimed -= {(broker, text) for text in filters}
 
 
 class World:
@@ -235,6 +255,56 @@ def test_an_error_of_the_links_does_not_end_the_agent(world, caplog):
     world.step()
     assert world.state(move) is MoveState.ACCEPTED
     assert "failed to report their state" in caplog.text
+
+
+@pytest.mark.parametrize("state", ["accepted", "replicated"])
+def test_a_client_that_subscribes_while_it_moves_gets_links_for_that_at_both_brokers(world, state):
+    """Otherwise the move would wait for links that nobody has requested."""
+    links = ClaimedLinks()
+    world.start(links=links)
+    world.register("a", "h")
+    move = world.agent.request_to_move("a", "f")
+    world.reply(move, "accept")
+    if state == "replicated":
+        world.step()
+    assert world.state(move) == state
+    world.register("a", "h", (("t", 1), ("u", 1)))
+    assert links.claimed == {(broker, text) for broker in "hf" for text in "tu"}
+    world.step()
+    assert world.state(move) is MoveState.REPLICATED
+    world.agent.cancel(move.id)
+    world.step()
+    world.step()  # each session is ended twice
+    assert links.claimed == {("h", "t"), ("h", "u")}
+
+
+def test_consent_that_the_full_disk_could_not_take_counts_when_there_is_room(world, monkeypatch):
+    """The time limit of the answer has passed meanwhile; the client answered in time."""
+    monkeypatch.setattr(move_agent, "ROOM_SECONDS", 0.0)
+    world.register("a", "h")
+    move = world.agent.request_to_move("a", "f")
+    append = world.journal.append
+
+    def refuse(changes):  # noqa: ARG001
+        raise StorageError("no space")
+
+    monkeypatch.setattr(world.journal, "append", refuse)
+    working = threading.Thread(target=world.agent.run, daemon=True)
+    working.start()
+    taken = threading.Event()
+    answer = Reply("a", world.number + 1, move.id, "accept")
+    world.agent.post("h", from_client("a", "reply"), dump(answer), taken.set)
+    wait_until(lambda: world.agent.problem, "the agent knows that the disk is full")
+    assert not taken.is_set()
+    with pytest.raises(StorageError, match="no space"):
+        world.agent.ask(lambda agent: agent.cancel(move.id))
+    world.agent.timing = replace(world.agent.timing, answer=0.0)
+    monkeypatch.setattr(world.journal, "append", append)
+    assert taken.wait(60)
+    wait_until(lambda: not world.agent.problem, "the agent knows that there is room")
+    world.agent.stop()
+    working.join()
+    assert world.state(move) is MoveState.ACCEPTED
 
 
 def test_a_queue_is_forwarded_before_it_is_abandoned_even_without_links(world):
@@ -426,7 +496,9 @@ def test_filters_match_the_same_topics_as_in_paho(pattern, topic):
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("register"), st.sampled_from("ab"), st.sampled_from("hfg")),
+        st.tuples(st.just("subscribe"), st.sampled_from("ab"), st.sampled_from(["t", "u", "tu", ""])),
         st.tuples(st.just("request"), st.sampled_from("ab"), st.sampled_from("hfg")),
+        st.tuples(st.just("consent"), st.sampled_from("ab"), st.sampled_from("hfg")),
         st.tuples(
             st.just("reply"),
             st.sampled_from("ab"),
@@ -436,25 +508,36 @@ EVENTS = st.lists(
         st.tuples(st.just("cancel"), st.sampled_from("ab"), st.none()),
         st.tuples(st.just("crash"), st.none(), st.none()),
     ),
+    min_size=10,
     max_size=40,
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(events=EVENTS)
 def test_a_client_has_exactly_one_home_after_any_events(tmp_path_factory, events):
-    """It is where it registered last; states change as allowed, crashes change nothing, and all moves end."""
-    world, homes, past = World(tmp_path_factory.mktemp("j")), {}, {}
+    """It is where it registered last; states change as allowed, crashes change nothing, and all moves end.
+
+    Links are claimed for what a client needs where it is, and where it moves to.
+    """
+    world, homes, past, filters = World(tmp_path_factory.mktemp("j")), {}, {}, {}
+    world.start(links=ClaimedLinks())
     logging.getLogger("broadloom.agents.moves").setLevel(logging.CRITICAL)
     for kind, one, other in events:
         registry = world.agent.registry
         move = registry.active_move(one) if one in ("a", "b") else None
         if kind == "register":
-            assert world.register(one, other)
+            assert world.register(one, other, filters.get(one, ()))
             homes[one] = other
+        elif kind == "subscribe" and one in homes:
+            filters[one] = tuple((text, 1) for text in other)
+            assert world.register(one, homes[one], filters[one])
         elif kind == "request":
             with suppress(InputError):
                 world.agent.request_to_move(one, other)
+        elif kind == "consent" and move is None:
+            with suppress(InputError):
+                assert world.reply(world.agent.request_to_move(one, other), "accept")
         elif kind == "reply" and move is not None:
             assert world.reply(move, other)
         elif kind == "cancel" and move is not None and move.state is not MoveState.CONNECTED:
@@ -464,7 +547,7 @@ def test_a_client_has_exactly_one_home_after_any_events(tmp_path_factory, events
             world.step(one)
         elif kind == "crash":
             before = saved_state(world)
-            world.start()
+            world.start(links=ClaimedLinks())
             assert saved_state(world) == before
         check(world, homes, past)
     for client in homes:
@@ -497,6 +580,10 @@ def check(world, homes, past):
         assert stray.broker != homes[stray.client]
     for client in homes:
         assert sum(move.client == client for move in registry.active_moves()) <= 1
+        assert world.agent._links.carried(homes[client], registry.residents[client].needs)
+    for move in registry.active_moves():
+        if move.state in PREPARED:
+            assert world.agent._links.carried(move.foreign, registry.residents[move.client].needs)
 
 
 def reachable(start, end):

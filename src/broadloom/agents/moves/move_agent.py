@@ -238,8 +238,9 @@ class MoveAgent:
                     work = None
                 if is_due:
                     stepped = time.monotonic()
+                    self._do_deferred()  # first: what clients answered in time counts
                     self.step(self.now())
-                    self._catch_up()
+                    self._resume()
             except StorageError as error:
                 if work is not None:
                     self._deferred.append(work)  # nothing was changed yet
@@ -251,15 +252,17 @@ class MoveAgent:
             self.problem = f"nothing moves until the journal can be written: {error}"
             log.error("%s", self.problem)
 
-    def _catch_up(self) -> None:
+    def _do_deferred(self) -> None:
         """Do what could not be journaled, in its order, if that is possible now."""
-        if not self.problem:
-            return
         while self._deferred:
             self._deferred[0]()
             self._deferred.popleft()
-        self.problem = ""
-        log.warning("the journal can be written again; clients are moved")
+
+    def _resume(self) -> None:
+        """The journal can be written: say so, if it could not be before."""
+        if self.problem:
+            self.problem = ""
+            log.warning("the journal can be written again; clients are moved")
 
     def receive(self, broker: str, topic: str, payload: bytes) -> bool:
         """Process a control message of a client; false if it is refused."""
@@ -535,6 +538,9 @@ class MoveAgent:
                     self._watch(change)
                 case Resident():
                     self._claims.hold(change.broker, change.client, change.needs)
+                    move = self.registry.active_move(change.client)
+                    if move is not None:  # what it needs now, it needs at the other broker, too
+                        self._claim(move)
                 case Forgotten():
                     self._claims.drop(change.broker, change.client)
                 case Drained() | Abandoned() if (
