@@ -20,12 +20,13 @@ from broadloom.deployment import (
     FleetTls,
     WiredLink,
     Wiring,
+    apply,
     call_api,
     roll_out,
     target_named,
 )
 from broadloom.deployment.apply import ChangeJournal, DeploymentChange, access_note, apply_change
-from broadloom.deployment.broker_rights import BrokerRights
+from broadloom.deployment.broker_rights import BrokerRights, try_rights
 from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.fleet_control import FleetControl
 from broadloom.deployment.fleet_targets import fleet_access
@@ -640,7 +641,7 @@ def test_a_watch_sees_the_retain_flag_and_not_what_was_retained_before(tmp_path)
             assert control.recorded() == {"a": [one, two]}
             control.publish("a", [one, two])
             control._witnesses["a"].catch_up()
-            assert control.recorded() == {"a": [one, two, two, one._replace(retain=False)]}
+            assert control.recorded() == {"a": [one, two, one._replace(retain=False), two]}
         finally:
             control.close()
 
@@ -788,3 +789,106 @@ def test_rights_that_a_login_lacks_are_named_before_the_first_step(tmp_path):
                 )
                 reason += "instance"
             assert str(caught.value) == f"broker 'a' {reason}: {lacking}"
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+@pytest.mark.parametrize("limit", ["max_inflight_messages 1", "max_qos 1"])
+def test_limits_of_a_broker_are_not_taken_for_missing_rights(limit, tmp_path):
+    """Rights to write are tried by messages that stay unfinished, or not at all."""
+    with running_sites(tmp_path, "a") as sites:
+        a = sites["a"]
+        with (a.folder / "mosquitto.conf").open("a") as file:
+            file.write(f"{limit}\n")
+        a.run("stop")
+        a.run("start")
+        broker = fleet_of(sites).brokers["a"]
+        FleetControl(fleet_of(sites), DeploymentChange(ONE, TWO))._require_answer("a", 60)
+        assert try_rights(broker, [f"x/{n}" for n in range(30)]).lacking == ()
+
+
+def test_a_nats_file_of_the_operator_is_not_replaced_by_the_first_links(tmp_path):
+    path = tmp_path / "nats-server.conf"
+    brokers = {
+        name: FleetBroker(
+            name, f"10.0.0.{n}", "nats", hooks=FleetHooks(path=str(path)) if name == "a" else FleetHooks()
+        )
+        for n, name in enumerate("abc", 1)
+    }
+    settings = Settings(brokers=brokers)
+    sides = [
+        Deployment(Wiring((), {}, {}, ()), settings, {}),
+        Deployment(ONE.wiring, settings, nats_leafnodes.files(ONE.wiring, settings)),
+    ]
+    change = NatsReloads(*sides)
+    control = NatsControl(bl.Fleet(list(brokers.values())), change, 1)
+    control._check_old_file(brokers["a"])  # there is none
+    listening = nats_leafnodes.listening_file(Wiring((), {}, {}, ()), "a", settings)
+    for text in ("", "# prepared\n", nats_leafnodes.NO_LINKS, listening):
+        path.write_text(text)
+        control._check_old_file(brokers["a"])
+    path.write_text("port: 4222\njetstream {}\n")
+    with pytest.raises(InputError, match="0 of its 0 lines are missing, 2 others are there"):
+        control._check_old_file(brokers["a"])
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_signals_that_end_apply_say_where_it_stopped_even_without_a_terminal(name, tmp_path, monkeypatch):
+    """What was recorded in the step under way is kept, as after Ctrl-C."""
+    change = DeploymentChange(ONE, THREE)
+    journal = ChangeJournal(None)
+    said = []
+
+    class SignalledBrokers(PretendBrokers):
+        def recorded(self):
+            return {"b": [HeldMessage("x", b"1")]}
+
+        def stop(self, broker):
+            signal.raise_signal(getattr(signal, name))
+            super().stop(broker)
+
+    def gone(text, error=False):  # noqa: ARG001
+        said.append(text)
+        raise BrokenPipeError
+
+    def rolled_out(*_, report, **__):
+        apply_change(change, change.steps(), SignalledBrokers(change), journal, report=report)
+
+    fleet_with(**STOP).save(tmp_path / "fleet.toml")
+    monkeypatch.setattr("broadloom.cli.deploy.say", gone)
+    monkeypatch.setattr("broadloom.cli.deploy.both_deployments", lambda *_, **__: (None, ONE, THREE))
+    monkeypatch.setattr("broadloom.deployment.roll_out", rolled_out)
+    before = signal.getsignal(getattr(signal, name))
+    with pytest.raises(SystemExit) as caught:
+        main(["deploy", "apply", "old", "new", "--fleet", str(tmp_path / "fleet.toml")])
+    assert caught.value.code == 130
+    assert said[-1].startswith("broadloom: interrupted at step")
+    assert "stopped now: a" in said[-1]
+    assert journal.seen == {"b": [HeldMessage("x", b"1")]}
+    assert signal.getsignal(getattr(signal, name)) == before
+
+
+def test_recorded_messages_keep_their_order_in_the_journal(tmp_path):
+    """So that the process that goes on knows which retained message was the last."""
+    on, off = (HeldMessage("lamp", payload, retain=True) for payload in (b"on", b"off"))
+    journal = ChangeJournal(tmp_path / "fleet.apply")
+    journal.keep_seen({"a": [on]})
+    journal.keep_seen({"a": [on, off, on]})
+    journal.keep_seen({"a": [on, off, on]})
+    journal.close()
+    again = ChangeJournal(tmp_path / "fleet.apply")
+    assert again.seen == {"a": [on, off, on]}
+    assert again.seen_earlier == {"a": {("lamp", b"on"): 2, ("lamp", b"off"): 1}}
+    again.close()
+
+
+def test_a_batch_does_not_begin_if_a_change_has_recorded_too_much(monkeypatch):
+    monkeypatch.setattr(apply, "MOST_RECORDED", 3)
+    change = DeploymentChange(TWO, THREE)
+    journal = ChangeJournal(None)
+    journal.keep_seen({"a": [HeldMessage("x", b"1234")]})
+    brokers = PretendBrokers(change)
+    with pytest.raises(StorageError, match=r"recorded messages of 4 bytes, more than 3; change fewer"):
+        apply_change(change, change.steps(), brokers, journal)
+    assert all(brokers.up.values())
+    apply_change(change, (), brokers, journal, back=True)

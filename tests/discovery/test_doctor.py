@@ -270,6 +270,7 @@ def test_settings_in_mosquitto_conf_are_judged(tmp_path):
         ("persistence true\nautosave_on_changes true", None, None),
         ("max_inflight_messages 5", "persistence true", "max_inflight_messages 200"),
         ("allow_duplicate_messages true", "persistence true", "allow_duplicate_messages false"),
+        ("allow_duplicate_messages false", "persistence true", None),
     ],
 )
 def test_what_links_need_of_mosquitto_conf_is_advice(tmp_path, text, persistence, limits):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,27 @@ def say(text: str, error: bool = False) -> None:
     from broadloom.checks import visible_text
 
     print(visible_text(text), file=sys.stderr if error else sys.stdout)
+
+
+@contextmanager
+def ended_like_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP interrupt the work as Ctrl-C does, so that it can record where it stopped.
+
+    A signal that is ignored, as under nohup, stays ignored.
+    """
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    names = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {one: signal.getsignal(one) for one in names if signal.getsignal(one) != signal.SIG_IGN}
+    for one in before:
+        signal.signal(one, interrupt)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def show(

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import broadloom as bl
-from broadloom.cli.common import INTERRUPTED, Force, Json, Quiet, keep_apart, progress, say, show
+from broadloom.cli.common import (
+    INTERRUPTED,
+    Force,
+    Json,
+    Quiet,
+    ended_like_ctrl_c,
+    keep_apart,
+    progress,
+    say,
+    show,
+)
 from broadloom.cli.deploy_options import (
     ADDRESS,
     PATIENCE,
@@ -355,7 +365,7 @@ def diff_plans(
 ) -> int:
     """Compare the exports of two plans: the changes per broker, their order, and the restarts.
 
-    Exits with 1 if a rehearsal finds a wrong delivery after the change.
+    Exits with 1 if a rehearsal loses a message, or finds a wrong delivery after the change.
 
     Example: broadloom deploy diff --to mosquitto plan new-plan --rehearse
     """
@@ -422,7 +432,7 @@ def apply_plan(
 
     check_positive(patience, "patience")
     options = DeployOptions(None, fleet, certificates=certificates, qos=qos)
-    with progress(quiet):
+    with progress(quiet), ended_like_ctrl_c():
         target, before, after = both_deployments(
             (old, new), options, (messages, publishers), (least, slack), with_secrets=not dry_run
         )
@@ -437,14 +447,20 @@ def apply_plan(
                 dry_run=dry_run,
                 back=roll_back,
                 patience=patience,
-                report=None if quiet or as_json else partial(typer.echo, err=True),
+                report=None if quiet or as_json else _say_if_heard,
             )
         except KeyboardInterrupt as error:
             if not str(error):  # before the first step
                 raise
-            say(f"broadloom: {error}", error=True)
+            _say_if_heard(f"broadloom: {error}")
             raise SystemExit(INTERRUPTED) from error
     show(record, apply_text(record), as_json, quiet)
+
+
+def _say_if_heard(text: str) -> None:
+    """Print a line on standard error; a terminal or a pipe that is gone must not end a change."""
+    with suppress(OSError):
+        say(text, error=True)
 
 
 def _rehearse_change(old: Wiring, new: Wiring, to: str, rate: float, at_once: bool) -> dict[str, Any]:
@@ -456,10 +472,10 @@ def _rehearse_change(old: Wiring, new: Wiring, to: str, rate: float, at_once: bo
 
 
 def _wrong(rehearsal: Mapping[str, Any]) -> bool:
-    """Whether deliveries were wrong after a change, or unexpected during it."""
+    """Whether a change lost messages or brought unexpected ones, or deliveries were wrong after it."""
     after = rehearsal.get("afterwards", {})
     left = any(after.get(key) for key in ("missing", "duplicates", "unexpected"))
-    return left or bool(rehearsal.get("unexpected"))
+    return left or bool(rehearsal.get("lost") or rehearsal.get("unexpected"))
 
 
 @app.command("session")

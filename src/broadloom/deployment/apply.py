@@ -40,6 +40,7 @@ from broadloom.storage import RecordJournal
 
 MOST_SESSIONS = 16  # changed at the same time
 ARRIVAL_SECONDS = 5.0  # for messages that wait in the sessions of new links
+MOST_RECORDED = 1 << 30  # bytes of recorded messages with which another batch begins
 OLD, NEW = "old", "new"
 
 Message = tuple[str, bytes]  # topic and payload, by which messages are compared
@@ -434,9 +435,9 @@ class ChangeJournal:
         self.times: dict[int, tuple[float, float]] = {}
         self.is_going_back = False
         self.kept: dict[str, list[HeldMessage]] = {}
-        self.seen: dict[str, Counter[HeldMessage]] = {}
+        self.seen: dict[str, list[HeldMessage]] = {}
         self.seen_earlier: dict[str, Counter[Message]] = {}
-        self._written: dict[str, Counter[HeldMessage]] = {}  # of `seen`, by the watches of this process
+        self._written: Counter[str] = Counter()  # how many of `seen` are of the watches of this process
         self.returned = 0
         self.watched: list[str] = []
         self.stopped: list[str] = []
@@ -444,7 +445,7 @@ class ChangeJournal:
         self.applied: DeployedState | None = None
         for record in self._journal.records():
             self._read(record.kind, record.body)
-        self.seen_earlier = {broker: _counts(messages.elements()) for broker, messages in self.seen.items()}
+        self.seen_earlier = {broker: _counts(messages) for broker, messages in self.seen.items()}
 
     def _read(self, kind: str, body: Mapping[str, Any]) -> None:
         if kind in ("begin", "back"):
@@ -464,12 +465,12 @@ class ChangeJournal:
         elif kind == "keep":
             self.kept.setdefault(body["session"], []).extend(_decoded(body["messages"]))
         elif kind == "seen":
-            self.seen.setdefault(body["broker"], Counter()).update(_decoded(body["messages"]))
+            self.seen.setdefault(body["broker"], []).extend(_decoded(body["messages"]))
         elif kind == "watch":
             self.watched = sorted({*self.watched, *body["brokers"]})
         elif kind == "unwatched":
             self.watched = []
-            self._written = {}
+            self._written.clear()
         elif kind == "returned":
             self.kept, self.seen, self.seen_earlier = {}, {}, {}
             self.returned += body["messages"]
@@ -518,10 +519,9 @@ class ChangeJournal:
     def keep_seen(self, recorded: Mapping[str, Sequence[HeldMessage]]) -> None:
         """Keep what is new of the messages that were recorded at watched brokers."""
         for broker, messages in recorded.items():
-            counts = Counter(messages)
-            if new := counts - self._written.get(broker, Counter()):
-                self._write("seen", {"broker": broker, "messages": _encoded(new.elements())})
-                self._written[broker] = counts
+            if new := messages[self._written[broker] :]:
+                self._write("seen", {"broker": broker, "messages": _encoded(new)})
+                self._written[broker] = len(messages)
 
     def forget_kept(self, published: int) -> None:
         """The kept and the recorded messages have arrived everywhere; some were published again for that."""
@@ -570,19 +570,21 @@ def _counts(messages: Iterable[HeldMessage]) -> Counter[Message]:
 
 
 def _retained(sources: Iterable[Iterable[HeldMessage]]) -> set[Message]:
-    """The messages that are to be retained, without those after which a source had another of the topic."""
-    found: set[Message] = set()
+    """The messages that are to be retained: of each topic the last one, if all sources agree on it.
+
+    Examples:
+        >>> on, off = (HeldMessage("lamp", payload, True) for payload in (b"on", b"off"))
+        >>> _retained([[on, off, on], [on]])
+        {('lamp', b'on')}
+    """
+    last: set[Message] = set()
     replaced: set[Message] = set()
     for messages in sources:
-        last: dict[str, Message] = {}
-        for topic, payload, retain in messages:
-            if retain:
-                before = last.get(topic)
-                last[topic] = (topic, payload)
-                found.add(last[topic])
-                if before is not None and before != last[topic]:
-                    replaced.add(before)
-    return found - replaced
+        found = [(one.topic, one.payload) for one in messages if one.retain]
+        newest = dict(found)
+        last |= newest.items()
+        replaced |= set(found) - newest.items()
+    return last - replaced
 
 
 def apply_change(
@@ -728,7 +730,8 @@ def is_applied(change: DeploymentChange, journal: ChangeJournal, back: bool) -> 
     if journal.digest is None:
         if back:
             raise InputError(
-                "no change is under way, so there is nothing to roll back; leave --roll-back out"
+                "no change is under way, so there is nothing to roll back; to return from a complete change, "
+                "apply the old plan: broadloom deploy apply NEW OLD"
             )
         return _leads_nowhere(change, journal)
     if journal.digest != change.digest():
@@ -740,8 +743,8 @@ def is_applied(change: DeploymentChange, journal: ChangeJournal, back: bool) -> 
                 "that until the change is complete or rolled back"
             )
         raise InputError(
-            "another change of this fleet is unfinished; finish it with its own two plans, or go back with "
-            "them and --roll-back"
+            "another change of this fleet is unfinished; finish it with its own two plans and the same "
+            "--messages, --publishers, --least, --slack and --qos, or go back with them and --roll-back"
         )
     if journal.is_going_back and not back:
         raise InputError("the change is being rolled back; go on with --roll-back")
@@ -763,7 +766,8 @@ def _leads_nowhere(change: DeploymentChange, journal: ChangeJournal) -> bool:
         )
     raise InputError(
         "the last change of this fleet has led to other links than those of the old plan; give the plan in "
-        "use first, or remove the journal if links were changed by hand since"
+        "use first, with the same --messages, --publishers, --least, --slack and --qos, or remove the "
+        "journal if links were changed by hand since"
     )
 
 
@@ -824,6 +828,7 @@ def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, jou
     if step.action == "end":
         _at_once(lambda session: control.drain(session, partial(journal.keep, session.client)), step.sessions)
     elif step.action == "watch":
+        _check_recorded(journal)
         watched = change.watched(step)
         journal.watch(watched)
         for broker, filters in watched.items():
@@ -840,6 +845,16 @@ def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, jou
         control.install(step.brokers[0], step.side)
     else:
         getattr(control, step.action)(step.brokers[0])
+
+
+def _check_recorded(journal: ChangeJournal) -> None:
+    """Raise before a batch if a change keeps too many messages; the way back is always free."""
+    size = sum(len(one.payload) for messages in journal.seen.values() for one in messages)
+    if size > MOST_RECORDED and not journal.is_going_back:
+        raise StorageError(
+            f"the change has recorded messages of {size:,} bytes, more than {MOST_RECORDED:,}; change fewer "
+            "brokers at a time, or when less is published"
+        )
 
 
 def _at_once(work: Callable[[LinkSession], None], sessions: Sequence[LinkSession]) -> None:
@@ -871,7 +886,7 @@ def _return_messages(
     journal.keep_seen(control.recorded())
     seen: Counter[Message] = Counter()
     for recorded in journal.seen.values():
-        seen |= _counts(recorded.elements())
+        seen |= _counts(recorded)
     retained = _retained([*journal.kept.values(), *journal.seen.values()])
     wanted = defaultdict[str, list[Message]](list)
     for message, count in (kept | seen).items():

@@ -1,8 +1,6 @@
 """Rights that `deploy apply` needs at a mosquitto broker, tried without a message that clients see.
 
-A right to write a topic is tried by a message at QoS 2 that is never released, which mosquitto does not
-deliver. A right to read a topic cannot be tried like that: mosquitto accepts each subscription, and leaves
-messages out.
+The right to read a topic cannot be tried: mosquitto accepts each subscription, and leaves messages out.
 """
 
 from __future__ import annotations
@@ -15,14 +13,13 @@ from typing import NamedTuple
 from broadloom.deployment.fleet_file import FleetBroker
 from broadloom.errors import BroadloomError, UnreachableError
 from broadloom.mqtt.packets import FAILED
-from broadloom.mqtt.probe_client import ProbeClient
+from broadloom.mqtt.probe_client import ProbeClient, try_writes
 from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX
 from broadloom.mqtt.topic_filters import common_topic
 
 LINK_STATES = "$SYS/broker/connection/#"
 PROBE_SECONDS = 15.0
 TOPICS_TRIED = 50  # per broker
-UNRELEASED = 10  # messages per connection; mosquitto allows 20 by default
 
 
 class BrokerRights(NamedTuple):
@@ -89,12 +86,9 @@ async def _try_all(broker: FleetBroker, filters: Sequence[str]) -> BrokerRights:
             if reason >= FAILED:
                 lacking[f"topic read {text}"] = None
         await reader.disconnect(0)
-    for first in range(0, len(tried), UNRELEASED):
-        async with client("write") as writer:
-            await writer.connect()
-            for text in tried[first : first + UNRELEASED]:
-                topic = common_topic(text, text, f"broadloom-apply-{code}") or text
-                if await writer.try_publish(topic) >= FAILED:
-                    lacking[f"topic write {text}"] = None
-            await writer.disconnect(0)
+    topics = [common_topic(text, text, f"broadloom-apply-{code}") or text for text in tried]
+    allowed = await try_writes(lambda: client("write"), topics)
+    for text, is_allowed in zip(tried, allowed or [True] * len(tried), strict=True):
+        if not is_allowed:
+            lacking[f"topic write {text}"] = None
     return BrokerRights(tuple(lacking), states)

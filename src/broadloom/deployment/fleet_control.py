@@ -444,13 +444,18 @@ class FleetControl:
 
         client.on_connect = on_connect
         client.on_message = on_message
-        try:
-            connect(client, address, clean=True, seconds=0)
-            loop_until(client, lambda: not missing, self._patience)
-        except OSError as error:
-            raise UnreachableError(f"{address}: {error.strerror or error}") from error
-        finally:
-            close_sockets(client)
+        end = time.monotonic() + self._patience
+        while missing and time.monotonic() < end:
+            try:
+                connect(client, address, clean=True, seconds=0)
+                loop_until(client, lambda: not missing, end - time.monotonic())
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise UnreachableError(f"{address}: {error.strerror or error}") from error
+            finally:
+                close_sockets(client)
+            if missing:  # the connection is lost
+                time.sleep(PAUSE)
         if missing:
             link = next(iter(missing.values()))
             right = "" if is_told else f", and whether the login of {link.owner!r} can read {LINK_STATES}"

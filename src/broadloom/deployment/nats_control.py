@@ -207,14 +207,22 @@ class NatsControl(FleetControl):
         return nats_leafnodes.open_listener_notes(new.wiring, new.settings)
 
     def _old_texts(self, broker: str) -> list[str]:
-        """The files that a broker with links can have before the change: with passwords, or references."""
+        """The files that a broker can have before the change: with passwords, or references to them."""
         wiring, settings, _ = self._change.old
         logins = {name for name, one in settings.brokers.items() if one.login is not None}
-        if broker not in linked_brokers(wiring) or logins - set(settings.passwords):
-            return []
+        if logins - set(settings.passwords):
+            return []  # the passwords are not known, so neither is the file
+        if broker not in linked_brokers(wiring):
+            return ["", nats_leafnodes.NO_LINKS, *self._listening_files(broker)]
         references = nats_leafnodes.files(wiring, replace(settings, passwords={}))
         by_broker = dict(zip(wiring.brokers, references.values(), strict=True))
         return [self.text_of(broker, OLD), by_broker[broker]]
+
+    def _listening_files(self, broker: str) -> list[str]:
+        """The files of a broker that has no links before the change and listens for them."""
+        known = next(side for side in self._change if broker in side.wiring.brokers)
+        settings = known.settings, replace(known.settings, passwords={})
+        return [nats_leafnodes.listening_file(self._change.old.wiring, broker, one) for one in settings]
 
     def _check_broker(self, name: str) -> list[str]:
         """Check that a broker answers."""

@@ -18,7 +18,7 @@ from broadloom.deployment import FleetBroker
 from broadloom.discovery.connection_probes import ConnectionProbe, reason_text
 from broadloom.discovery.doctor_report import ADVICE, MUST_CHANGE, NOT_SEEN, OK
 from broadloom.mqtt.packets import FAILED
-from broadloom.mqtt.probe_client import MQTT_311, ProbeClient
+from broadloom.mqtt.probe_client import MQTT_311, NOT_AUTHORIZED, ProbeClient, try_writes
 from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX
 from broadloom.mqtt.topic_filters import common_topic
 
@@ -27,7 +27,6 @@ SESSION_SECONDS = 45.0  # of all checks
 QUEUE_MESSAGES = 1_100  # a bit more than Mosquitto queues by default
 DEFAULT_QUEUE = 1_000
 GOOD_QUEUE = "max_queued_messages 100000"
-FILTERS_TRIED = 10  # unreleased messages per connection; Mosquitto allows 20
 CLOCK_ADVICE, CLOCK_LIMIT = 5.0, 60.0  # seconds
 LOG_TAIL = 262_144  # bytes at the end of a log that are searched
 VERSION_TOPIC, BRIDGES_TOPIC, LOG_TOPIC = (
@@ -172,44 +171,32 @@ class MqttProbe(ConnectionProbe):
 
     async def _try_writes(self) -> bool:
         """Try to publish what links write, by messages that are never released."""
-        if self._broker.kind != "mosquitto" or not (self.version or "mosquitto").startswith("mosquitto"):
+        allowed = None
+        if self._broker.kind == "mosquitto" and (self.version or "mosquitto").startswith("mosquitto"):
+            topics = [*map(self._probe_topic, self._carry), self._own_topic]
+            allowed = await try_writes(lambda: self._client("write"), topics)
+        if allowed is None:
             if not self._deliver:
                 found = "cannot be tried without messages that clients see; try it with --deliver"
                 self.add("write", NOT_SEEN, found)
             elif not any(one.check == "write" for one in self.findings):
                 self.add("write", OK, f"messages to {_few(self._carry)} are accepted")
             return True
-        denied = False
-        topics = {text: self._probe_topic(text) for text in self._carry}
-        reasons = await self._publish_reasons([*topics.values(), self._own_topic])
-        for text, reason in zip(topics, reasons, strict=False):
-            if reason >= FAILED:
-                denied = True
-                found = f"no right to write {text}: {reason_text(reason)}"
+        for text, is_allowed in zip(self._carry, allowed, strict=False):
+            if not is_allowed:
+                found = f"no right to write {text}: {reason_text(NOT_AUTHORIZED)}"
                 self.add("write", MUST_CHANGE, found, self._right("write", text))
-        if not denied:
+        if all(allowed[:-1]):
             self.add("write", OK, f"messages to {_few(self._carry)} are accepted")
-        if reasons[-1] >= FAILED:
+        if not allowed[-1]:
             self._can_use_own_topics = False
             own = f"{INTERNAL_PREFIX}#"
-            found = (
-                f"no right to write {own}: {reason_text(reasons[-1])}; deploy apply and live links need it"
-            )
+            reason = reason_text(NOT_AUTHORIZED)
+            found = f"no right to write {own}: {reason}; deploy apply and live links need it"
             self.add("own topics", ADVICE, found, self._right("readwrite", own))
         elif self._can_use_own_topics:
             self.add("own topics", OK, f"messages to {INTERNAL_PREFIX}# are accepted")
         return True
-
-    async def _publish_reasons(self, topics: list[str]) -> list[int]:
-        reasons: list[int] = []
-        for first in range(0, len(topics), FILTERS_TRIED):
-            async with self._client("write") as client:
-                await client.connect()
-                reasons += [
-                    await client.try_publish(topic) for topic in topics[first : first + FILTERS_TRIED]
-                ]
-                await client.disconnect(0)
-        return reasons
 
     async def _try_queue(self) -> bool:
         """Count the messages that the broker keeps for an absent client."""

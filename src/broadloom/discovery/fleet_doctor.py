@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -216,7 +217,7 @@ def _judge_config(config: MosquittoConfig, probe: MqttProbe) -> list[Path]:
     if unfinished.isdecimal() and 0 < int(unfinished) < LEAST_INFLIGHT:
         found = f"a link has at most {unfinished} unfinished messages, so it is slow over long distances"
         probe.add("limits", ADVICE, found, f"max_inflight_messages 200 {where}")
-    if config.last("allow_duplicate_messages", "false") == "true":
+    if config.last("allow_duplicate_messages", _duplicates_by_default(probe.version)) == "true":
         found = "a link whose topic filters overlap brings a message once per filter"
         probe.add("limits", ADVICE, found, f"allow_duplicate_messages false {where}")
     is_known = any(one.check == "login" and one.verdict == ADVICE for one in probe.findings)
@@ -233,6 +234,17 @@ def _judge_config(config: MosquittoConfig, probe: MqttProbe) -> list[Path]:
         probe.add("log", ADVICE, found, setting)
     files = [value.removeprefix("file").strip() for value in config.options.get("log_dest", [])]
     return [Path(file) for file in files if file.startswith("/")]
+
+
+def _duplicates_by_default(version: str) -> str:
+    """The default of `allow_duplicate_messages`: Mosquitto 2.1 has changed it.
+
+    Examples:
+        >>> [_duplicates_by_default(f"mosquitto version {one}") for one in ("2.0.11", "2.1.2", "10.0")]
+        ['false', 'true', 'true']
+    """
+    found = re.search(r"(\d+)\.(\d+)", version)
+    return "true" if found and (int(found[1]), int(found[2])) >= (2, 1) else "false"
 
 
 def _judge_persistence(config: MosquittoConfig, probe: MqttProbe) -> None:

@@ -337,10 +337,9 @@ class ArrivalWitness:
         self._address, self._name, self._login = address, name, login
         self._seen: Counter[bytes] = Counter()
         self._copies: Counter[tuple[bytes, int]] = Counter()  # by the filter over which they came
-        self._recorded: Counter[HeldMessage] = Counter()
-        self._retained: dict[
-            str, bytes
-        ] = {}  # the code of the last message of a topic that is to be retained
+        self._recorded: list[HeldMessage] = []
+        self._recorded_set: set[HeldMessage] = set()  # the same, to find one
+        self._retained: dict[str, bytes] = {}  # per topic, the code of the last message to be retained
         self.is_recording = False
         self.is_doubtful = False
         self._filters: dict[str, int] = {}  # with their subscription identifiers
@@ -402,8 +401,9 @@ class ArrivalWitness:
         if message.retain:
             self._retained[message.topic] = digest
         one = HeldMessage(message.topic, message.payload, bool(message.retain))
-        if self.is_recording and not (self.is_doubtful and one in self._recorded):
-            self._recorded[one] += 1
+        if self.is_recording and not (self.is_doubtful and one in self._recorded_set):
+            self._recorded.append(one)
+            self._recorded_set.add(one)
 
     def catch_up(self) -> None:
         """Wait until it has received what its broker had for it when this was called.
@@ -424,8 +424,8 @@ class ArrivalWitness:
             time.sleep(TICK)
 
     def recorded(self) -> list[HeldMessage]:
-        """The messages that arrived while it recorded."""
-        return list(Counter(self._recorded).elements())
+        """The messages that arrived while it recorded, in their order."""
+        return list(self._recorded)
 
     def has_replaced(self, message: HeldMessage) -> bool:
         """Whether a message has arrived, and another one that is to be retained after it."""

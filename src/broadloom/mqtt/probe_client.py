@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -25,6 +25,7 @@ from broadloom.mqtt.packets import (
     PacketReader,
     ProtocolError,
     acknowledgement,
+    connack_limits,
     connect,
     connect_311,
     disconnect,
@@ -42,6 +43,8 @@ KEEP_ALIVE = 60
 OPEN_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 MQTT_5, MQTT_311 = 5, 4  # protocol levels
+UNRELEASED = 10  # messages per connection, if the broker allows so many
+NOT_AUTHORIZED = 0x87
 
 
 class ProbeMessage(NamedTuple):
@@ -232,3 +235,25 @@ class ProbeClient:
             answer = self._waiting.pop((kind, number), None)
             if answer is not None and not answer.done():
                 answer.set_result((raw, head))
+
+
+async def try_writes(client: Callable[[], ProbeClient], topics: Sequence[str]) -> list[bool] | None:
+    """Whether a mosquitto broker lets a login write to each topic; None: this cannot be tried.
+
+    Each is tried by a message at QoS 2 that is never released, which mosquitto does not deliver. A broker
+    that takes no messages at QoS 2 cannot be tried.
+
+    Args:
+        client: makes a client with the login.
+        topics: the topics, without wildcards.
+    """
+    allowed: list[bool] = []
+    while len(allowed) < len(topics):
+        async with client() as writer:
+            at_once, _, best_quality, _ = connack_limits(await writer.connect())
+            if best_quality < 2:
+                return None
+            some = topics[len(allowed) :][: min(at_once, UNRELEASED)]
+            allowed += [await writer.try_publish(topic) != NOT_AUTHORIZED for topic in some]
+            await writer.disconnect(0)
+    return allowed
