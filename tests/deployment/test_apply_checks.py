@@ -800,11 +800,12 @@ def test_limits_of_a_broker_are_not_taken_for_missing_rights(limit, tmp_path):
         a = sites["a"]
         with (a.folder / "mosquitto.conf").open("a") as file:
             file.write(f"{limit}\n")
-        a.run("stop")
-        a.run("start")
-        broker = fleet_of(sites).brokers["a"]
-        FleetControl(fleet_of(sites), DeploymentChange(ONE, TWO))._require_answer("a", 60)
-        assert try_rights(broker, [f"x/{n}" for n in range(30)]).lacking == ()
+        fleet = fleet_of(sites)
+        control = FleetControl(fleet, DeploymentChange(ONE, TWO))
+        control._require_answer("a", 60)
+        control.stop("a")
+        control.start("a")
+        assert try_rights(fleet.brokers["a"], [f"x/{n}" for n in range(30)]).lacking == ()
 
 
 def test_a_nats_file_of_the_operator_is_not_replaced_by_the_first_links(tmp_path):

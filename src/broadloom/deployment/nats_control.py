@@ -42,7 +42,7 @@ class NatsRestarts(DeploymentChange):
         """The steps back: all brokers that have stopped once restart together, with their old links."""
         begun = dict.fromkeys(step.brokers[0] for step in steps[: done + 1] if step.action == "stop")
         links = tuple(link[:2] for link in self.old.wiring.links)
-        wait = ApplyStep("wait", linked_brokers(self.old.wiring), side=OLD, links=links)
+        wait = ApplyStep("wait", self.old.wiring.linked_brokers(), side=OLD, links=links)
         return [*_together(list(begun), OLD), wait] if begun else []
 
 
@@ -50,13 +50,13 @@ def _restart_steps(old: Deployment, new: Deployment, side: str, at_once: bool) -
     """Batches of restarts; brokers that join or leave restart with the first or the last batch."""
     batches = [step["restart"] for step in nats_steps(old, new, at_once)]
     known = {broker for batch in batches for broker in batch}
-    linked = {name: linked_brokers(one.wiring) for name, one in (("old", old), ("new", new))}
+    linked = {name: one.wiring.linked_brokers() for name, one in (("old", old), ("new", new))}
     joining = [one for one in linked["new"] if one not in old.wiring.brokers and one not in known]
     leaving = [one for one in linked["old"] if one not in new.wiring.brokers and one not in known]
     batches = [batch for batch in (joining, *batches, leaving) if batch]
     steps = [step for batch in batches for step in _together(batch, side)]
     links = tuple(link[:2] for link in new.wiring.links)
-    return [*steps, ApplyStep("wait", linked_brokers(new.wiring), side=side, links=links)] if steps else []
+    return [*steps, ApplyStep("wait", new.wiring.linked_brokers(), side=side, links=links)] if steps else []
 
 
 def _together(brokers: Sequence[str], side: str) -> list[ApplyStep]:
@@ -145,12 +145,6 @@ def _owners(wiring: Wiring, common: set[Hop]) -> tuple[str, ...]:
     return tuple(sorted({link.owner for link in wiring.links if link[:2] not in common}))
 
 
-def linked_brokers(wiring: Wiring) -> tuple[str, ...]:
-    """The brokers with links, in order."""
-    ends = {end for link in wiring.links for end in link[:2]}
-    return tuple(broker for broker in wiring.brokers if broker in ends)
-
-
 def monitored(fleet: Fleet, name: str, path: str) -> dict[str, Any]:
     """What the monitoring port of a broker says.
 
@@ -212,7 +206,7 @@ class NatsControl(FleetControl):
         logins = {name for name, one in settings.brokers.items() if one.login is not None}
         if logins - set(settings.passwords):
             return []  # the passwords are not known, so neither is the file
-        if broker not in linked_brokers(wiring):
+        if broker not in wiring.linked_brokers():
             return ["", nats_leafnodes.NO_LINKS, *self._listening_files(broker)]
         references = nats_leafnodes.files(wiring, replace(settings, passwords={}))
         by_broker = dict(zip(wiring.brokers, references.values(), strict=True))

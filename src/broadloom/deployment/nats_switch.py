@@ -23,7 +23,6 @@ from broadloom.deployment.nats_control import (
     NatsReloads,
     NatsRestarts,
     can_reload,
-    linked_brokers,
     listens_for_links,
     monitored,
     restart_steps,
@@ -122,7 +121,7 @@ class NatsSwitch(DeploymentChange):
 
     def brokers(self) -> tuple[str, ...]:
         """The brokers with links, before or afterwards."""
-        return tuple(dict.fromkeys((*linked_brokers(self.old.wiring), *linked_brokers(self.new.wiring))))
+        return tuple(dict.fromkeys((*self.old.wiring.linked_brokers(), *self.new.wiring.linked_brokers())))
 
     def side(self, name: str) -> Deployment:
         """The old or the new deployment."""
@@ -269,7 +268,7 @@ def nats_change(
         reloads = any(step.action == "reload" or step.side == COMMON for step in begun)
         found = {}
     else:
-        brokers = dict.fromkeys((*linked_brokers(old.wiring), *linked_brokers(new.wiring)))
+        brokers = dict.fromkeys((*old.wiring.linked_brokers(), *new.wiring.linked_brokers()))
         found = {name: monitored(fleet, name, "/varz") for name in brokers}
         reloads = all(can_reload(varz) for varz in found.values())
     not_listening = frozenset(name for name, varz in found.items() if not listens_for_links(varz))

@@ -61,19 +61,19 @@ class RabbitChange(DeploymentChange):
     def _steps_to(self, side: str) -> list[ApplyStep]:
         """The steps to one of the deployments, from any state between them."""
         other = OLD if side == NEW else NEW
-        own = _linked(self._side(side).wiring)
-        both = tuple(dict.fromkeys((*own, *_linked(self._side(other).wiring))))
+        own = self._side(side).wiring.linked_brokers()
+        both = tuple(dict.fromkeys((*own, *self._side(other).wiring.linked_brokers())))
         steps = [ApplyStep("add", (broker,), side=side) for broker in own]
         steps += [ApplyStep("probe", own, side=side)] if own else []
         steps += [ApplyStep("switch", (broker,), side=side) for broker in both]
         return [
             *steps,
-            ApplyStep("empty", _linked(self._side(other).wiring), side=other),
+            ApplyStep("empty", self._side(other).wiring.linked_brokers(), side=other),
             *self._deletions(other),
         ]
 
     def _deletions(self, side: str) -> list[ApplyStep]:
-        brokers = _linked(self._side(side).wiring)
+        brokers = self._side(side).wiring.linked_brokers()
         steps = [ApplyStep("delete", (broker,), side=side) for broker in brokers]
         return [*steps, ApplyStep("sweep", brokers, side=side)] if brokers else []
 
@@ -133,7 +133,7 @@ class RabbitControl:
         path = f"/api/policies/%2F/{federation.SWITCH}"
         policy = self._get(broker, path, missing={"definition": {}})
         used = policy["definition"].get("alternate-exchange")
-        expected = f"broadloom.{_version(old)}.tree" if broker in _linked(old.wiring) else None
+        expected = f"broadloom.{_version(old)}.tree" if broker in old.wiring.linked_brokers() else None
         if used != expected:
             raise InputError(
                 f"broker {broker!r} publishes to {used or 'no links'}, and the old plan has "
@@ -169,11 +169,11 @@ class RabbitControl:
             return [*made, *federation.entry_calls()]
         if step.action == "switch":
             use = federation.switch_call(wiring, settings)
-            return [use] if step.brokers[0] in _linked(wiring) else list(federation.removed([use]))
+            return [use] if step.brokers[0] in wiring.linked_brokers() else list(federation.removed([use]))
         if step.action == "delete":
             other = self._sides[NEW if step.side == OLD else OLD].wiring
             made = federation.version_calls(wiring, step.brokers[0], settings)
-            entry = [] if step.brokers[0] in _linked(other) else federation.entry_calls()
+            entry = [] if step.brokers[0] in other.linked_brokers() else federation.entry_calls()
             return list(federation.removed([*made, *entry]))
         return []
 
@@ -277,12 +277,6 @@ class RabbitControl:
 
 def _version(side: Deployment) -> str:
     return federation.version(side.wiring, side.settings)
-
-
-def _linked(wiring: Wiring) -> tuple[str, ...]:
-    """The brokers with links, in order."""
-    ends = {end for link in wiring.links for end in link[:2]}
-    return tuple(broker for broker in wiring.brokers if broker in ends)
 
 
 def _hops(wiring: Wiring) -> list[tuple[Hop, WiredLink]]:

@@ -90,6 +90,11 @@ class Wiring:
             self._next_hops[topic] = dict(hops)
         return self._next_hops[topic]
 
+    def linked_brokers(self) -> tuple[str, ...]:
+        """The brokers with links, in order."""
+        ends = {end for link in self.links for end in link[:2]}
+        return tuple(broker for broker in self.brokers if broker in ends)
+
     def wanting(self, topic: str) -> frozenset[str]:
         """The brokers with a subscription that matches a topic, or everything that a topic filter matches."""
         if topic not in self._wanting:

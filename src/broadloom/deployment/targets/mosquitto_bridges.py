@@ -39,7 +39,7 @@ ADVICE = (
     ("autosave_interval 60", "a crash loses at most the last minute of it"),
     ("max_queued_messages 100000", "so many messages can wait for a link; the default is 1000"),
     ("max_inflight_messages 200", "links over long distances are faster; the default is 20"),
-    ("allow_duplicate_messages false", "links bring a message once; the default of later versions is true"),
+    ("allow_duplicate_messages false", "links bring a message once; since 2.1 the default is true"),
 )
 _HEAD = """\
 # Links of broker {broker}, written by broadloom. Copy this file to its machine, into the folder that
