@@ -23,7 +23,7 @@ from broadloom.agents.moves.ordinary_steps import OrdinarySteps
 from broadloom.agents.moves.relayed_move import RelayedMove, RelayPlan
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports, killed_with_parent, listens
 from broadloom.deployment.targets.haproxy_router import moving_to, read_map, served_by
-from broadloom.errors import StorageError
+from broadloom.errors import StorageError, UnreachableError
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.packets import (
     CONNACK,
@@ -492,6 +492,43 @@ def test_a_client_that_has_moved_can_connect_although_the_map_file_cannot_be_wri
     has_room = True
     router.synchronize()
     assert read_map((tmp_path / "clients.map").read_text()) == told["router"]
+
+
+def test_a_router_that_is_dead_does_not_keep_changes_from_the_others(tmp_path, monkeypatch):
+    """Nor from the file; the caller learns of it in the end."""
+    shown: dict[str, dict[str, str]] = {"first": {}, "last": {}}
+    can_write = False
+
+    def ask(name: str, command: str) -> str:
+        if name not in shown:
+            raise UnreachableError(f"the router at {name} does not answer")
+        words = command.split()
+        if words[0] == "show":
+            return "".join(f"0x1 {key} {backend}\n" for key, backend in shown[name].items())
+        shown[name][words[3]] = words[4]
+        return ""
+
+    def write(path: Path, content: bytes, mode: int) -> None:
+        if not can_write:
+            raise StorageError("the disk is full")
+        write_file(path, content, mode=mode)
+
+    monkeypatch.setattr(client_router, "write_file", write)
+    router = HaproxyRouter(["first", "dead", "last"], tmp_path / "clients.map")
+    monkeypatch.setattr(router, "_ask", ask)
+    expected = {"c1": served_by("f")}
+    with pytest.raises(StorageError):
+        router.send(expected, is_urgent=True)
+    assert shown == {"first": expected, "last": expected}
+    shown["last"] = {}  # it restarts elsewhere
+    can_write = True
+    with pytest.raises(UnreachableError, match="the router at dead"):
+        router.synchronize()
+    assert shown == {"first": expected, "last": expected}
+    assert read_map((tmp_path / "clients.map").read_text()) == expected
+    with pytest.raises(UnreachableError, match="the router at dead"):
+        router.send({"c2": served_by("h")})
+    assert shown["last"] == expected | {"c2": served_by("h")}
 
 
 @pytest.mark.parametrize("is_here", [False, True])
