@@ -267,6 +267,125 @@ def test_what_was_held_back_is_known_again_at_the_next_connection():
     assert asyncio.run(check()) == [b"2"]
 
 
+def test_what_home_has_handled_stays_known_when_home_is_read_again():
+    """The session at home is not held for a client that does not come, and is read again when it does."""
+
+    async def check() -> None:
+        system = RelayedSystem(ScriptedBroker())
+        move = await system.start()
+        witnessed(move, "1")
+        await move.take_over()
+        move._cut_at -= 2 * relayed_move.HELD_SECONDS
+        move.drop_home()
+        assert not move._reader.is_up
+        await move._cut()
+        assert "home" in move._fences
+        assert not move.is_wanted(RelayedPublish(b"t", b"1", 1, 1, False, b"", 0))
+        await system.stop()
+
+    asyncio.run(check())
+
+
+def test_a_client_does_not_go_back_once_its_session_at_home_is_being_ended(monkeypatch):
+    """Although the foreign broker dies: its session there has the only copies. Nor is home read again."""
+    is_ending, can_end = threading.Event(), threading.Event()
+
+    def forget(*_: object) -> None:
+        is_ending.set()
+        assert can_end.wait(LIMIT)
+
+    monkeypatch.setattr(relayed_move, "forget", forget)
+
+    async def check() -> None:
+        system = RelayedSystem(ScriptedBroker())
+        move = await system.start()
+        move._ttl = 0.0
+        await move.take_over()
+        stream, _ = await system.connect()
+        await read_packet(stream, 1 << 20)
+        assert await asyncio.to_thread(is_ending.wait, LIMIT)
+        read = system.home.kinds().count(CONNECT)
+        system.foreign.server.close()
+        system.foreign._sessions[CLIENT].close()
+        assert await stream.read() == b""
+        async with asyncio.timeout(LIMIT):
+            while system.relay._connections:
+                await asyncio.sleep(0)
+        await move._cut()
+        assert system.home.kinds().count(CONNECT) == read
+        can_end.set()
+        async with asyncio.timeout(LIMIT):
+            while len(system.events) < 2:
+                await asyncio.sleep(0)
+        assert system.events == ["connected", "drained"]
+        await system.stop()
+
+    try:
+        asyncio.run(check())
+    finally:
+        can_end.set()
+
+
+@pytest.mark.parametrize("has_all", [True, False])
+def test_a_client_that_has_gone_again_has_moved_if_all_that_it_lacks_is_in_its_new_session(
+    has_all, monkeypatch
+):
+    """It lacks a message from home that it has not acknowledged; then its move waits for it."""
+    monkeypatch.setattr(relayed_move, "forget", lambda *_: None)
+
+    async def check() -> None:
+        system = RelayedSystem(ScriptedBroker())
+        system.home.packets_of_agent = (message_of_home("waiting", 5),)
+        move = await system.start()
+        move._ttl = 0.0
+        system.foreign.packets = (a_publish(move._codes["last"].decode(), 3, topic=move._fence),)
+        await move.take_over()
+        stream, writer = await system.connect()
+        await read_packet(stream, 1 << 20)
+        message = await read_publish(stream)
+        await system.foreign.until(PUBACK)  # of the fence
+        move._cut_at += 3600  # the client leaves within the TTL
+        if has_all:
+            writer.write(acknowledgement(PUBACK, message.number))
+            await system.home.until(PUBACK)
+        writer.close()
+        async with asyncio.timeout(LIMIT):
+            while move._connection is not None:
+                await asyncio.sleep(0)
+            move._cut_at -= 3600
+            assert has_all or move._needs_client()
+            while has_all and len(system.events) < 2:
+                await asyncio.sleep(0)
+        assert system.events == ["connected", "drained"][: 1 + has_all]
+        await system.stop()
+
+    asyncio.run(check())
+
+
+def test_a_client_that_has_left_before_the_last_fence_is_waited_for():
+    """Otherwise its broker would send it what it has received at home, and the fences."""
+
+    async def check() -> None:
+        system = RelayedSystem(ScriptedBroker())
+        move = await system.start()
+        await move.take_over()
+        assert "home" in move._fences
+        assert move._needs_client()
+        for kind in ("first", "early", "last"):
+            fence = RelayedPublish(move._fence.encode(), move._codes[kind], 1, 1, False, b"", 0)
+            assert move.is_fence(fence)
+            assert move._needs_client() == (kind != "last")
+        move.release(5)  # the client releases a message at QoS 2, and home has it
+        assert not move._needs_client()
+        move._reader.close()
+        move.release(6)
+        assert move._needs_client()
+        assert not move._has_home()
+        await system.stop()
+
+    asyncio.run(check())
+
+
 def test_a_message_at_qos_0_does_not_hide_an_equal_one_at_qos_1():
     """It waits in no session, so the other one is another message."""
 
