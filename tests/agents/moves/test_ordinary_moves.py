@@ -314,6 +314,25 @@ def test_a_client_whose_subscriptions_are_not_all_known_is_not_moved(tmp_path):
         assert agent.registry.moves[move].state is MoveState.ACCEPTED
 
 
+def run_steps(agent: MoveAgent, now: float) -> None:
+    """Let the agent do what is due at a time."""
+    for _ in range(3):
+        while not agent._inbox.empty():
+            agent._inbox.get()()
+        agent.step(now)
+
+
+def left_by(agent: MoveAgent, relay: Mock) -> str:
+    """Request a move of the client `c` to oslo, up to the moment in which it is disconnected from home."""
+    now = agent.now()
+    move = agent.request_to_move("c", "oslo").id
+    run_steps(agent, now)
+    relay.prepare.call_args[0][1](None)
+    run_steps(agent, now + 5)
+    assert relay.take_over.called
+    return move
+
+
 @pytest.mark.parametrize("event", ["subscribes", "goes to bern", "goes to oslo", "has a twin"])
 def test_what_a_client_does_between_the_request_and_its_move_counts(tmp_path, event):
     """The policy can let it move hours later: its filters can be others, and it can be elsewhere."""
@@ -353,30 +372,113 @@ def test_what_a_client_subscribes_to_while_it_moves_is_not_lost(tmp_path, is_lat
     with an_agent(tmp_path, seen) as (agent, sight, relay):
         now = agent.now()
         move = agent.request_to_move("c", "oslo").id
-
-        def run(seconds: float) -> None:
-            for _ in range(3):
-                while not agent._inbox.empty():
-                    agent._inbox.get()()
-                agent.step(now + seconds)
-
-        run(0)
+        run_steps(agent, now)
         relay.prepare.call_args[0][1](None)
         if not is_late:
             sight.find.return_value = more
-            run(5)
+            run_steps(agent, now + 5)
             assert relay.prepare.call_args[0][0].filters == more.filters
             assert not relay.take_over.called
             relay.prepare.call_args[0][1](None)
-        run(20)
+        run_steps(agent, now + 20)
         assert relay.take_over.called
         sight.find.return_value = more
         relay.take_over.call_args[0][3](None)
-        run(20)
+        run_steps(agent, now + 20)
         note = agent.registry.moves[move].note
         assert (note == COMING) != is_late
         assert ("changed its subscriptions while it left" in note) == is_late
         assert relay.give_up.called == is_late
+
+
+@pytest.mark.parametrize("full_at", [1, 2])
+def test_a_subscription_of_a_client_that_leaves_is_not_lost_on_a_full_disk(tmp_path, monkeypatch, full_at):
+    """Whichever record finds no room: the step is repeated, and the client goes home."""
+    seen = SeenClient("c", "rome", (("t/1", 1),), True, True)
+    more = replace(seen, filters=(("t/1", 1), ("t/2", 1)))
+    with an_agent(tmp_path, seen) as (agent, sight, relay):
+        move = left_by(agent, relay)
+        sight.find.return_value = more
+        relay.take_over.call_args[0][3](None)
+        then = agent._inbox.get()
+        written = agent._journal.append
+        records = Counter[str]()
+
+        def append(changes: list[object]) -> None:
+            records["all"] += 1
+            if records["all"] == full_at:
+                raise bl.StorageError("the disk is full")
+            written(changes)
+
+        monkeypatch.setattr(agent._journal, "append", append)
+        for _ in range(2):
+            with suppress(bl.StorageError):
+                then()
+                break
+        assert agent.registry.moves[move].state is MoveState.FAILED
+        assert agent.registry.residents["c"].filters == more.filters
+        relay.give_up.assert_called_once_with("c", "rome")
+
+
+@pytest.mark.parametrize("step", ["prepare", "prepare anew", "take over"])
+def test_the_note_of_a_failed_move_says_what_has_failed_last(tmp_path, step):
+    """Not that the client did not come, if a router does not answer."""
+    seen = SeenClient("c", "rome", (("t/1", 1),), True, True)
+    with an_agent(tmp_path, seen) as (agent, _, relay):
+        begun = agent.now()
+        if step == "prepare":
+            move = agent.request_to_move("c", "oslo").id
+            run_steps(agent, begun)
+            relay.prepare.call_args[0][1]("127.0.0.1:1 refuses the agent: 0x87")
+            expected = "no session at 'oslo': 127.0.0.1:1 refuses the agent: 0x87"
+        else:
+            move = left_by(agent, relay)
+            relay.take_over.call_args[0][3]("the router at r does not answer")
+            expected = "the client does not leave 'rome': the router at r does not answer"
+        if step == "prepare anew":  # by an agent that has restarted
+            agent._save([replace(agent.registry.moves[move], note="")])
+            agent._ordinary._prepared.clear()
+        run_steps(agent, begun + 2 * agent.timing.move)
+        assert agent.registry.moves[move].state is MoveState.FAILED
+        assert agent.registry.moves[move].note == expected
+        relay.give_up.assert_called_once_with("c", "rome")
+
+
+def test_moves_that_wait_for_others_are_counted_once_per_step(tmp_path, monkeypatch):
+    """However many there are; an ended move makes room at once."""
+    seen = SeenClient("c", "rome", (("t/1", 1),), True, True)
+    policy = POLICY.replace("at_once = 100", "at_once = 2")
+    with an_agent(tmp_path, seen, policy) as (agent, sight, _):
+        sight.find.side_effect = lambda client: replace(seen, client=client)
+        now = agent.now()
+        moves = [agent.request_to_move(f"c{number}", "oslo").id for number in range(20)]
+        counted = Mock(side_effect=agent.registry.active_moves)
+        monkeypatch.setattr(agent.registry, "active_moves", counted)
+
+        def accepted() -> list[int]:
+            states = [agent.registry.moves[move].state for move in moves]
+            return [number for number, state in enumerate(states) if state is MoveState.ACCEPTED]
+
+        agent.step(now)
+        assert accepted() == [0, 1]
+        assert counted.call_count == 2  # by the agent, and by the steps of ordinary clients
+        agent.cancel(moves[0])
+        agent.step(now)
+        assert accepted() == [1, 2]
+
+
+@pytest.mark.parametrize("broker", ["h", "f"])
+def test_a_client_whose_move_is_abandoned_connects_to_the_broker_that_it_is_at(broker):
+    """The map does not send it to the relay any more."""
+    move = Move("0" * 16, "c", "h", "f", MoveState.CONNECTED, 0.0)
+    registry = Registry()
+    registry.apply([Resident("c", broker, (("t/1", 1),), None, 0.0, (), 0.0, ORDINARY, True), move])
+    clients = Mock()
+    steps = OrdinarySteps(clients, registry, *[Mock() for _ in range(10)])
+    steps.abandon(move)
+    called = clients.release if broker == "f" else clients.give_up
+    called.assert_called_once_with("c", broker)
+    assert len(clients.method_calls) == 1
 
 
 def test_a_client_with_a_clean_session_has_moved_when_it_has_arrived(tmp_path):
@@ -403,6 +505,7 @@ def test_a_client_with_a_clean_session_has_moved_when_it_has_arrived(tmp_path):
             assert (state, home) == expected
             assert relay.give_up.called != has_come
             assert not relay.take_over.called
+            assert agent._claims.at("rome") == (set() if has_come else {"t/1"})
 
 
 def test_a_session_is_not_prepared_while_an_earlier_one_of_the_client_is_being_ended(tmp_path):
