@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import subprocess
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +15,8 @@ from unittest.mock import Mock
 import pytest
 from ordinary import wait_for
 
-from broadloom.agents.moves import client_router, relayed_move
+from broadloom.agents.http_server import server_context
+from broadloom.agents.moves import client_relay, client_router, relayed_move
 from broadloom.agents.moves.broker_sessions import replicate_session
 from broadloom.agents.moves.client_relay import ClientRelay
 from broadloom.agents.moves.client_router import HaproxyRouter
@@ -48,6 +51,7 @@ from broadloom.mqtt.relayed_packets import (
     read_packet,
 )
 from broadloom.storage import write_file
+from certificates import authority
 
 CLIENT = "c1"
 CONNECT_C1 = b"\x10\x0e\0\4MQTT\4\0\0\x3c\0\2c1"  # of MQTT 3.1.1, with a session
@@ -650,10 +654,55 @@ def test_a_router_that_is_dead_does_not_keep_changes_from_the_others(tmp_path, m
     assert shown["last"] == expected | {"c2": served_by("h")}
 
 
+@pytest.mark.needs("openssl")
+def test_connections_count_before_their_tls_handshake(tmp_path, monkeypatch):
+    """Those that never finish it make room for others, and end in time."""
+    monkeypatch.setattr(client_relay, "connection_limit", lambda: 3, raising=False)
+    certificates = authority(tmp_path / "tls")
+    server = server_context(str(certificates / "broker.crt"), str(certificates / "broker.key"))
+    trusting = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
+
+    async def check() -> None:
+        (port,) = free_ports(1)
+        relay = ClientRelay(Address(HOST, port), server)
+        await relay.start()
+        silent = [await asyncio.open_connection(HOST, port) for _ in range(5)]
+        async with asyncio.timeout(LIMIT):
+            for stream, _ in silent[:2]:
+                assert await stream.read() == b""
+            assert (len(relay._connections), relay.refused["slow"]) == (3, 2)
+            stream, writer = await asyncio.open_connection(HOST, port, ssl=trusting)
+            writer.write(CONNECT_C1)
+            assert await stream.read() == b""
+            assert relay.refused["not moving"] == 1
+            writer.close()
+            while len(relay._connections) > 2:
+                await asyncio.sleep(0)
+            monkeypatch.setattr(client_relay, "FIRST_SECONDS", 0.1)
+            late, late_writer = await asyncio.open_connection(HOST, port)
+            assert await late.read() == b""
+        assert relay.refused["slow"] == 4  # the third for the client, and this one
+        await relay.stop()
+        assert not relay._connections
+        for _, one in (*silent, (late, late_writer)):
+            one.close()
+            with suppress(OSError):
+                await one.wait_closed()
+
+    asyncio.run(check())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+@pytest.mark.parametrize(("files", "connections"), [(1024, 256), (2, 1), (1 << 20, 2_000), (-1, 2_000)])
+def test_the_relay_leaves_files_for_all_else(monkeypatch, files, connections):
+    """A connection needs several, and the agent needs some for brokers, routers, its journal and its API."""
+    monkeypatch.setattr("resource.getrlimit", lambda _: (files, files))
+    assert client_relay.connection_limit() == connections
+
+
 @pytest.mark.parametrize("is_here", [False, True])
 def test_a_login_with_another_client_id_at_the_broker_gets_nothing(is_here, monkeypatch):
     """A broker with use_username_as_clientid ignores the client id of CONNECT, which the router believes."""
-    monkeypatch.setattr(relayed_move, "PROOF_SECONDS", 0.2)
     as_mallory = b"\x10\x17\0\4MQTT\4%c\0\x3c\0\2c1\0\7mallory"
 
     class NamingBroker(ScriptedBroker):
@@ -673,9 +722,11 @@ def test_a_login_with_another_client_id_at_the_broker_gets_nothing(is_here, monk
             stream, _ = await system.connect()
             assert await read_packet(stream, 1 << 20) == PRESENT
             assert (await read_publish(stream)).payload == b"secret"
-        for flags in (0x80, 0x82):  # with its session, and with a new one
-            other, _ = await system.connect(as_mallory % flags)
-            assert await other.read() == b""
+        with monkeypatch.context() as patched:
+            patched.setattr(relayed_move, "PROOF_SECONDS", 0.2)
+            for flags in (0x80, 0x82):  # with its session, and with a new one
+                other, _ = await system.connect(as_mallory % flags)
+                assert await other.read() == b""
         assert system.relay.refused == {"not authorized": 2}
         assert system.events == ["connected"] * is_here
         assert len(move._waiting) == (not is_here)
@@ -694,7 +745,6 @@ def test_a_login_with_another_client_id_at_the_broker_gets_nothing(is_here, monk
 @pytest.mark.xdist_group("moves")
 def test_a_mosquitto_that_derives_client_ids_from_logins_gives_no_message_to_others(tmp_path, monkeypatch):
     """Mallory has a password of her own, and names the client that moves. The client itself is served."""
-    monkeypatch.setattr(relayed_move, "PROOF_SECONDS", 0.5)
     for_clients, for_agent = free_ports(2)
     passwords = tmp_path / "passwords"
     passwords.touch(0o600)
@@ -724,9 +774,12 @@ def test_a_mosquitto_that_derives_client_ids_from_logins_gives_no_message_to_oth
             ("mallory", True, b""),
             (CLIENT, False, PRESENT),  # in place of its first connection
         ):
-            stream, _ = await system.connect(connect(name, clean))
-            async with asyncio.timeout(LIMIT):
-                assert await stream.read(4) == answer, name
+            with monkeypatch.context() as patched:
+                # A broker that is slow to end a connection would refuse the client, too.
+                patched.setattr(relayed_move, "PROOF_SECONDS", 0.5 if name == "mallory" else LIMIT)
+                stream, _ = await system.connect(connect(name, clean))
+                async with asyncio.timeout(LIMIT):
+                    assert await stream.read(4) == answer, name
         assert system.relay.refused == {"not authorized": 3}
         assert set(system.events) == {"connected"}
         await system.stop()
