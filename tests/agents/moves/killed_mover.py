@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from broadloom.agents.links.client_watch import watch_clients
 from broadloom.agents.moves import move_agent, move_service
@@ -38,9 +39,24 @@ def main(config: Path, state: str, moment: str) -> None:
             kill_at(changes, "after")
 
     class HeldSteps(OrdinarySteps):
+        held: ClassVar[list[tuple[str, str, str]]] = []  # reports of the relay
+
+        def is_held(self, move: Move) -> bool:
+            return moment == "hold" and state_of(move) == state and not released.exists()
+
         def advance(self, move: Move, waited: float, now: float) -> None:
-            if moment != "hold" or state_of(move) != state or released.exists():
+            if self.is_held(move):
+                return
+            if self.held:
+                super()._on_report(*self.held.pop(0))
+            else:
                 super().advance(move, waited, now)
+
+        def _on_report(self, move_id: str, event: str, note: str) -> None:
+            if self.held or self.is_held(self._registry.moves[move_id]):
+                self.held.append((move_id, event, note))
+            else:
+                super()._on_report(move_id, event, note)
 
     move_service.MoveJournal = KillingJournal  # type: ignore[misc]
     move_agent.OrdinarySteps = HeldSteps  # type: ignore[misc]

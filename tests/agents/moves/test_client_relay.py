@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import subprocess
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +15,8 @@ from unittest.mock import Mock
 import pytest
 from ordinary import wait_for
 
-from broadloom.agents.moves import client_router, relayed_move
+from broadloom.agents.http_server import server_context
+from broadloom.agents.moves import client_relay, client_router, relayed_move
 from broadloom.agents.moves.broker_sessions import replicate_session
 from broadloom.agents.moves.client_relay import ClientRelay
 from broadloom.agents.moves.client_router import HaproxyRouter
@@ -23,7 +26,7 @@ from broadloom.agents.moves.ordinary_steps import OrdinarySteps
 from broadloom.agents.moves.relayed_move import RelayedMove, RelayPlan
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports, killed_with_parent, listens
 from broadloom.deployment.targets.haproxy_router import moving_to, read_map, served_by
-from broadloom.errors import StorageError
+from broadloom.errors import StorageError, UnreachableError
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.packets import (
     CONNACK,
@@ -48,6 +51,7 @@ from broadloom.mqtt.relayed_packets import (
     read_packet,
 )
 from broadloom.storage import write_file
+from certificates import authority
 
 CLIENT = "c1"
 CONNECT_C1 = b"\x10\x0e\0\4MQTT\4\0\0\x3c\0\2c1"  # of MQTT 3.1.1, with a session
@@ -265,6 +269,125 @@ def test_what_was_held_back_is_known_again_at_the_next_connection():
         return [first]
 
     assert asyncio.run(check()) == [b"2"]
+
+
+def test_what_home_has_handled_stays_known_when_home_is_read_again():
+    """The session at home is not held for a client that does not come, and is read again when it does."""
+
+    async def check() -> None:
+        system = RelayedSystem(ScriptedBroker())
+        move = await system.start()
+        witnessed(move, "1")
+        await move.take_over()
+        move._cut_at -= 2 * relayed_move.HELD_SECONDS
+        move.drop_home()
+        assert not move._reader.is_up
+        await move._cut()
+        assert "home" in move._fences
+        assert not move.is_wanted(RelayedPublish(b"t", b"1", 1, 1, False, b"", 0))
+        await system.stop()
+
+    asyncio.run(check())
+
+
+def test_a_client_does_not_go_back_once_its_session_at_home_is_being_ended(monkeypatch):
+    """Although the foreign broker dies: its session there has the only copies. Nor is home read again."""
+    is_ending, can_end = threading.Event(), threading.Event()
+
+    def forget(*_: object) -> None:
+        is_ending.set()
+        assert can_end.wait(LIMIT)
+
+    monkeypatch.setattr(relayed_move, "forget", forget)
+
+    async def check() -> None:
+        system = RelayedSystem(ScriptedBroker())
+        move = await system.start()
+        move._ttl = 0.0
+        await move.take_over()
+        stream, _ = await system.connect()
+        await read_packet(stream, 1 << 20)
+        assert await asyncio.to_thread(is_ending.wait, LIMIT)
+        read = system.home.kinds().count(CONNECT)
+        system.foreign.server.close()
+        system.foreign._sessions[CLIENT].close()
+        assert await stream.read() == b""
+        async with asyncio.timeout(LIMIT):
+            while system.relay._connections:
+                await asyncio.sleep(0)
+        await move._cut()
+        assert system.home.kinds().count(CONNECT) == read
+        can_end.set()
+        async with asyncio.timeout(LIMIT):
+            while len(system.events) < 2:
+                await asyncio.sleep(0)
+        assert system.events == ["connected", "drained"]
+        await system.stop()
+
+    try:
+        asyncio.run(check())
+    finally:
+        can_end.set()
+
+
+@pytest.mark.parametrize("has_all", [True, False])
+def test_a_client_that_has_gone_again_has_moved_if_all_that_it_lacks_is_in_its_new_session(
+    has_all, monkeypatch
+):
+    """It lacks a message from home that it has not acknowledged; then its move waits for it."""
+    monkeypatch.setattr(relayed_move, "forget", lambda *_: None)
+
+    async def check() -> None:
+        system = RelayedSystem(ScriptedBroker())
+        system.home.packets_of_agent = (message_of_home("waiting", 5),)
+        move = await system.start()
+        move._ttl = 0.0
+        system.foreign.packets = (a_publish(move._codes["last"].decode(), 3, topic=move._fence),)
+        await move.take_over()
+        stream, writer = await system.connect()
+        await read_packet(stream, 1 << 20)
+        message = await read_publish(stream)
+        await system.foreign.until(PUBACK)  # of the fence
+        move._cut_at += 3600  # the client leaves within the TTL
+        if has_all:
+            writer.write(acknowledgement(PUBACK, message.number))
+            await system.home.until(PUBACK)
+        writer.close()
+        async with asyncio.timeout(LIMIT):
+            while move._connection is not None:
+                await asyncio.sleep(0)
+            move._cut_at -= 3600
+            assert has_all or move._needs_client()
+            while has_all and len(system.events) < 2:
+                await asyncio.sleep(0)
+        assert system.events == ["connected", "drained"][: 1 + has_all]
+        await system.stop()
+
+    asyncio.run(check())
+
+
+def test_a_client_that_has_left_before_the_last_fence_is_waited_for():
+    """Otherwise its broker would send it what it has received at home, and the fences."""
+
+    async def check() -> None:
+        system = RelayedSystem(ScriptedBroker())
+        move = await system.start()
+        await move.take_over()
+        assert "home" in move._fences
+        assert move._needs_client()
+        for kind in ("first", "early", "last"):
+            fence = RelayedPublish(move._fence.encode(), move._codes[kind], 1, 1, False, b"", 0)
+            assert move.is_fence(fence)
+            assert move._needs_client() == (kind != "last")
+        move.release(5)  # the client releases a message at QoS 2, and home has it
+        assert not move._needs_client()
+        move._reader.close()
+        move.release(6)
+        assert move._needs_client()
+        assert not move._has_home()
+        await system.stop()
+
+    asyncio.run(check())
 
 
 def test_a_message_at_qos_0_does_not_hide_an_equal_one_at_qos_1():
@@ -494,10 +617,92 @@ def test_a_client_that_has_moved_can_connect_although_the_map_file_cannot_be_wri
     assert read_map((tmp_path / "clients.map").read_text()) == told["router"]
 
 
+def test_a_router_that_is_dead_does_not_keep_changes_from_the_others(tmp_path, monkeypatch):
+    """Nor from the file; the caller learns of it in the end."""
+    shown: dict[str, dict[str, str]] = {"first": {}, "last": {}}
+    can_write = False
+
+    def ask(name: str, command: str) -> str:
+        if name not in shown:
+            raise UnreachableError(f"the router at {name} does not answer")
+        words = command.split()
+        if words[0] == "show":
+            return "".join(f"0x1 {key} {backend}\n" for key, backend in shown[name].items())
+        shown[name][words[3]] = words[4]
+        return ""
+
+    def write(path: Path, content: bytes, mode: int) -> None:
+        if not can_write:
+            raise StorageError("the disk is full")
+        write_file(path, content, mode=mode)
+
+    monkeypatch.setattr(client_router, "write_file", write)
+    router = HaproxyRouter(["first", "dead", "last"], tmp_path / "clients.map")
+    monkeypatch.setattr(router, "_ask", ask)
+    expected = {"c1": served_by("f")}
+    with pytest.raises(StorageError):
+        router.send(expected, is_urgent=True)
+    assert shown == {"first": expected, "last": expected}
+    shown["last"] = {}  # it restarts elsewhere
+    can_write = True
+    with pytest.raises(UnreachableError, match="the router at dead"):
+        router.synchronize()
+    assert shown == {"first": expected, "last": expected}
+    assert read_map((tmp_path / "clients.map").read_text()) == expected
+    with pytest.raises(UnreachableError, match="the router at dead"):
+        router.send({"c2": served_by("h")})
+    assert shown["last"] == expected | {"c2": served_by("h")}
+
+
+@pytest.mark.needs("openssl")
+def test_connections_count_before_their_tls_handshake(tmp_path, monkeypatch):
+    """Those that never finish it make room for others, and end in time."""
+    monkeypatch.setattr(client_relay, "connection_limit", lambda: 3, raising=False)
+    certificates = authority(tmp_path / "tls")
+    server = server_context(str(certificates / "broker.crt"), str(certificates / "broker.key"))
+    trusting = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
+
+    async def check() -> None:
+        (port,) = free_ports(1)
+        relay = ClientRelay(Address(HOST, port), server)
+        await relay.start()
+        silent = [await asyncio.open_connection(HOST, port) for _ in range(5)]
+        async with asyncio.timeout(LIMIT):
+            for stream, _ in silent[:2]:
+                assert await stream.read() == b""
+            assert (len(relay._connections), relay.refused["slow"]) == (3, 2)
+            stream, writer = await asyncio.open_connection(HOST, port, ssl=trusting)
+            writer.write(CONNECT_C1)
+            assert await stream.read() == b""
+            assert relay.refused["not moving"] == 1
+            writer.close()
+            while len(relay._connections) > 2:
+                await asyncio.sleep(0)
+            monkeypatch.setattr(client_relay, "FIRST_SECONDS", 0.1)
+            late, late_writer = await asyncio.open_connection(HOST, port)
+            assert await late.read() == b""
+        assert relay.refused["slow"] == 4  # the third for the client, and this one
+        await relay.stop()
+        assert not relay._connections
+        for _, one in (*silent, (late, late_writer)):
+            one.close()
+            with suppress(OSError):
+                await one.wait_closed()
+
+    asyncio.run(check())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+@pytest.mark.parametrize(("files", "connections"), [(1024, 256), (2, 1), (1 << 20, 2_000), (-1, 2_000)])
+def test_the_relay_leaves_files_for_all_else(monkeypatch, files, connections):
+    """A connection needs several, and the agent needs some for brokers, routers, its journal and its API."""
+    monkeypatch.setattr("resource.getrlimit", lambda _: (files, files))
+    assert client_relay.connection_limit() == connections
+
+
 @pytest.mark.parametrize("is_here", [False, True])
 def test_a_login_with_another_client_id_at_the_broker_gets_nothing(is_here, monkeypatch):
     """A broker with use_username_as_clientid ignores the client id of CONNECT, which the router believes."""
-    monkeypatch.setattr(relayed_move, "PROOF_SECONDS", 0.2)
     as_mallory = b"\x10\x17\0\4MQTT\4%c\0\x3c\0\2c1\0\7mallory"
 
     class NamingBroker(ScriptedBroker):
@@ -517,9 +722,11 @@ def test_a_login_with_another_client_id_at_the_broker_gets_nothing(is_here, monk
             stream, _ = await system.connect()
             assert await read_packet(stream, 1 << 20) == PRESENT
             assert (await read_publish(stream)).payload == b"secret"
-        for flags in (0x80, 0x82):  # with its session, and with a new one
-            other, _ = await system.connect(as_mallory % flags)
-            assert await other.read() == b""
+        with monkeypatch.context() as patched:
+            patched.setattr(relayed_move, "PROOF_SECONDS", 0.2)
+            for flags in (0x80, 0x82):  # with its session, and with a new one
+                other, _ = await system.connect(as_mallory % flags)
+                assert await other.read() == b""
         assert system.relay.refused == {"not authorized": 2}
         assert system.events == ["connected"] * is_here
         assert len(move._waiting) == (not is_here)
@@ -538,7 +745,6 @@ def test_a_login_with_another_client_id_at_the_broker_gets_nothing(is_here, monk
 @pytest.mark.xdist_group("moves")
 def test_a_mosquitto_that_derives_client_ids_from_logins_gives_no_message_to_others(tmp_path, monkeypatch):
     """Mallory has a password of her own, and names the client that moves. The client itself is served."""
-    monkeypatch.setattr(relayed_move, "PROOF_SECONDS", 0.5)
     for_clients, for_agent = free_ports(2)
     passwords = tmp_path / "passwords"
     passwords.touch(0o600)
@@ -568,9 +774,12 @@ def test_a_mosquitto_that_derives_client_ids_from_logins_gives_no_message_to_oth
             ("mallory", True, b""),
             (CLIENT, False, PRESENT),  # in place of its first connection
         ):
-            stream, _ = await system.connect(connect(name, clean))
-            async with asyncio.timeout(LIMIT):
-                assert await stream.read(4) == answer, name
+            with monkeypatch.context() as patched:
+                # A broker that is slow to end a connection would refuse the client, too.
+                patched.setattr(relayed_move, "PROOF_SECONDS", 0.5 if name == "mallory" else LIMIT)
+                stream, _ = await system.connect(connect(name, clean))
+                async with asyncio.timeout(LIMIT):
+                    assert await stream.read(4) == answer, name
         assert system.relay.refused == {"not authorized": 3}
         assert set(system.events) == {"connected"}
         await system.stop()

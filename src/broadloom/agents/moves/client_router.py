@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from broadloom.deployment.targets.haproxy_router import map_key, map_text, read_map
-from broadloom.errors import StorageError, UnreachableError
+from broadloom.errors import BroadloomError, StorageError, UnreachableError
 from broadloom.mqtt.endpoint import Address
 from broadloom.storage import write_file
 
@@ -21,7 +21,8 @@ class HaproxyRouter:
     """The map of one or more HAProxys, from client ids to brokers.
 
     The file is written before HAProxy is told, so that a router that starts at any moment has the map. A
-    change without which a client cannot connect is made in the routers also if the file cannot be written.
+    change without which a client cannot connect is made in the routers also if the file cannot be written. A
+    router that does not answer does not keep changes from the others.
 
     Args:
         sockets: the runtime sockets, each the path of a Unix socket or `host:port`.
@@ -49,11 +50,11 @@ class HaproxyRouter:
                 later.
 
         Raises:
-            UnreachableError: a router does not answer, or refuses; the file has the change.
+            UnreachableError: a router does not answer, or refuses; the file and the others have the change.
             StorageError: the file cannot be written; nothing is changed, unless it is urgent.
         """
         changed = {map_key(client): backend for client, backend in backends.items()}
-        failure: StorageError | None = None
+        errors: list[BroadloomError] = []
         with self._lock:
             if not self._is_saved or not changed.items() <= self._known.items():
                 try:
@@ -61,12 +62,11 @@ class HaproxyRouter:
                 except StorageError as error:
                     if not is_urgent:
                         raise
-                    failure = error
+                    errors.append(error)
                 self._known |= changed
-            for router in self._sockets:
-                self._tell(router, changed)
-        if failure is not None:
-            raise failure
+            errors += self._failures(lambda router: self._tell(router, changed))
+        if errors:
+            raise errors[0]
 
     def synchronize(self) -> None:
         """Tell routers what they lack: one that has restarted elsewhere has forgotten changes.
@@ -74,18 +74,35 @@ class HaproxyRouter:
         A file that could not be written is written again.
 
         Raises:
-            UnreachableError: a router does not answer.
-            StorageError: the file cannot be written.
+            UnreachableError: a router does not answer; the file and the others are up to date.
+            StorageError: the file cannot be written; the routers are up to date.
         """
         with self._lock:
-            for router in self._sockets:
-                shown = self._ask(router, f"show map {self._path}")
-                has = {row[1]: row[2] for row in map(str.split, shown.splitlines()) if len(row) == 3}
-                wrong = {key: value for key, value in self._known.items() if has.get(key) != value}
-                if wrong:
-                    self._tell(router, wrong)
+            errors: list[BroadloomError] = [*self._failures(self._tell_missing)]
             if not self._is_saved:
-                self._write(self._known)
+                try:
+                    self._write(self._known)
+                except StorageError as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _failures(self, work: Callable[[str], None]) -> list[UnreachableError]:
+        """Do something at each router; returns the errors of those where it fails."""
+        errors = []
+        for router in self._sockets:
+            try:
+                work(router)
+            except UnreachableError as error:
+                errors.append(error)
+        return errors
+
+    def _tell_missing(self, router: str) -> None:
+        shown = self._ask(router, f"show map {self._path}")
+        has = {row[1]: row[2] for row in map(str.split, shown.splitlines()) if len(row) == 3}
+        wrong = {key: value for key, value in self._known.items() if has.get(key) != value}
+        if wrong:
+            self._tell(router, wrong)
 
     def _write(self, backends: Mapping[str, str]) -> None:
         self._is_saved = False

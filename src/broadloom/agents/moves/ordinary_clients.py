@@ -324,7 +324,7 @@ class OrdinaryMover:
             try:
                 await work()
             except (BroadloomError, OSError) as failure:
-                error = str(failure)
+                error = str(failure) or repr(failure)
             except Exception as failure:  # of any kind: the agent repeats the work
                 log.exception("a step of an ordinary client's move failed")
                 error = f"{failure!r:.200}"

@@ -73,7 +73,7 @@ class OrdinarySteps:
         self._registry = registry
         self._addresses = addresses
         self._agent_addresses = agent_addresses
-        self._save = save
+        self._journal = save
         self._in_own_thread = in_own_thread
         self._is_due = is_due
         self._unlinked = unlinked
@@ -85,6 +85,16 @@ class OrdinarySteps:
         self._busy: set[str] = set()  # moves with a step under way
         self._prepared: set[str] = set()  # moves whose session this process has prepared
         self._left: set[str] = set()  # moves whose client this process has disconnected from home
+        self._problems: dict[str, str] = {}  # why the last step of a move has failed
+        self._under_way: set[str] = set()  # moves that count for `at_once`, and when they were counted
+        self._counted_at = -1.0
+
+    def _save(self, changes: list[Change]) -> None:
+        """Journal changes, and act on them."""
+        self._journal(changes)
+        for change in changes:
+            if isinstance(change, Move):
+                self._count(change)
 
     def advance(self, move: Move, waited: float, now: float) -> None:
         """Do the next step of a move, if it is due."""
@@ -111,7 +121,7 @@ class OrdinarySteps:
             self._save(
                 [move.to(MoveState.STAYING, now, "the policy file lets it move later", answer.until or now)]
             )
-        elif self._under_way() >= self._clients.policy.at_once:
+        elif self._number_under_way(now) >= self._clients.policy.at_once:
             note = f"waiting: the policy file lets {self._clients.policy.at_once} clients move at once"
             if move.note != note:
                 self._save([replace(move, note=note)])
@@ -142,18 +152,27 @@ class OrdinarySteps:
         current = replace(resident, filters=seen.own_filters(), keeps=seen.keeps)
         return [] if current == resident else [current]
 
-    def _under_way(self) -> int:
-        residents = self._registry.residents
-        return sum(
-            one.state in BUSY_STATES and residents[one.client].kind == ORDINARY and one.note != COMING
-            for one in self._registry.active_moves()
-        )
+    def _number_under_way(self, now: float) -> int:
+        """The number of ordinary clients that are moving; all moves are counted once per step."""
+        if now != self._counted_at:
+            self._counted_at = now
+            self._under_way.clear()
+            for move in self._registry.active_moves():
+                self._count(move)
+        return len(self._under_way)
+
+    def _count(self, move: Move) -> None:
+        is_ordinary = self._registry.residents[move.client].kind == ORDINARY
+        if move.state in BUSY_STATES and is_ordinary and move.note != COMING:
+            self._under_way.add(move.id)
+        else:
+            self._under_way.discard(move.id)
 
     def _replicate(self, move: Move, resident: Resident, waited: float, now: float) -> None:
         """`replicate`: prepare the client's session at the foreign broker."""
         unlinked = self._unlinked(move)
         if waited > self._limits["move"]:
-            note = f"links of {unlinked!r} are not up" if unlinked else "the foreign broker does not answer"
+            note = f"links of {unlinked!r} are not up" if unlinked else self._problem(move)
             self._fail(move, MoveState.FAILED, note, now)
         elif resident.keeps is False and not unlinked:
             self._save([move.to(MoveState.REPLICATED, now)])
@@ -164,8 +183,8 @@ class OrdinarySteps:
         def then(error: str | None) -> None:
             self._busy.discard(move.id)
             current = self._registry.moves[move.id]
+            self._note_problem(move, f"no session at {move.foreign!r}", error)
             if error:
-                log.info("move %s: no session at %r yet: %s", move.id, move.foreign, error)
                 return
             self._prepared.add(move.id)
             if current.state is MoveState.ACCEPTED:
@@ -176,21 +195,36 @@ class OrdinarySteps:
         self._busy.add(move.id)
         self._clients.prepare(self._plan(move, resident), self._in_own_thread(then))
 
+    def _note_problem(self, move: Move, text: str, error: str | None) -> None:
+        """Remember why a step has failed, for the note of a move that fails; None: it has succeeded."""
+        if error is None:
+            self._problems.pop(move.id, None)
+        else:
+            self._problems[move.id] = f"{text}: {error}"
+            log.info("move %s: %s: %s", move.id, text, error)
+
+    def _problem(self, move: Move, otherwise: str = "the foreign broker does not answer") -> str:
+        """Why the last step of a move has failed."""
+        return self._problems.get(move.id, otherwise)
+
     def _connect(self, move: Move, resident: Resident, waited: float, now: float) -> None:
         """`connect`: change the map, and disconnect the client from home, so that it connects anew."""
         if move.note not in (LEAVING, COMING):
             if move.id not in self._prepared and resident.keeps is not False:
-                if self._is_due((move.id, move.state), now):  # prepared by an agent that has died
+                if waited > self._limits["move"]:
+                    self._fail(move, MoveState.FAILED, self._problem(move), now)
+                elif self._is_due((move.id, move.state), now):  # prepared by an agent that has died
                     self._prepare(move, resident)
             elif waited >= 2 * self._limits["settle"]:
                 changed = self._new_filters(move)
-                if changed:  # its session is prepared anew
+                if changed is not None:  # its session is prepared anew
                     self._prepared.discard(move.id)
-                    self._save(changed)
+                    self._save([changed, replace(move, since=now)])
                 else:
                     self._save([replace(move, since=now, note=LEAVING)])
         elif waited > (self._limits["abandon"] if move.note == COMING else self._limits["move"]):
-            self._fail(move, MoveState.FAILED, "the client did not come", now)
+            note = self._problem(move, "the client did not come")
+            self._fail(move, MoveState.FAILED, note, now)
         elif resident.keeps is False:
             self._hand_over(move, resident, now)
         elif move.id not in self._left and self._is_due((move.id, move.state), now):
@@ -198,13 +232,13 @@ class OrdinarySteps:
         elif move.note == COMING and waited > BYPASS_SECONDS and self._is_due((move.id, COMING), now):
             self._call_back(move)
 
-    def _new_filters(self, move: Move) -> list[Change]:
-        """The client with other filters than those that were prepared; empty: they are the same."""
+    def _new_filters(self, move: Move) -> Resident | None:
+        """The client with other filters than those that were prepared; None: they are the same."""
         seen, _ = self._review(move)
         before = self._registry.residents[move.client]
         if seen is None or seen.broker != move.home or seen.own_filters() == before.filters:
-            return []
-        return [replace(before, filters=seen.own_filters())]
+            return None
+        return replace(before, filters=seen.own_filters())
 
     def _call_back(self, move: Move) -> None:
         """Call a client back that the router has sent past the relay, which did not answer it in time."""
@@ -213,8 +247,7 @@ class OrdinarySteps:
 
         def then(error: str | None) -> None:
             self._busy.discard(move.id)
-            if error:
-                log.info("move %s: the client has not come to the relay yet: %s", move.id, error)
+            self._note_problem(move, "the client has not come to the relay", error)
 
         self._busy.add(move.id)
         self._clients.call_back(move.client, self._in_own_thread(then))
@@ -225,15 +258,14 @@ class OrdinarySteps:
         def then(error: str | None) -> None:
             self._busy.discard(move.id)
             current = self._registry.moves[move.id]
+            self._note_problem(move, f"the client does not leave {move.home!r}", error)
             if error:
-                log.info("move %s: the client does not leave %r yet: %s", move.id, move.home, error)
                 return
             self._left.add(move.id)
-            changed = [] if plan.is_recovery or current.is_over else self._new_filters(move)
-            if changed:
-                self._save(changed)
+            changed = None if plan.is_recovery or current.is_over else self._new_filters(move)
+            if changed is not None:
                 note = "the client has changed its subscriptions while it left; request the move again"
-                self._fail(self._registry.moves[move.id], MoveState.FAILED, note, self._clock())
+                self._fail(current, MoveState.FAILED, note, self._clock(), changed)
             elif current.state is MoveState.REPLICATED:
                 self._save([replace(current, since=self._clock(), note=COMING)])
 
@@ -250,9 +282,8 @@ class OrdinarySteps:
             self._busy.discard(move.id)
             current = self._registry.moves[move.id]
             moment = self._clock()
-            if error:
-                log.info("move %s: the client does not leave %r yet: %s", move.id, move.home, error)
-            elif current.state is MoveState.REPLICATED:
+            self._note_problem(move, f"the client does not leave {move.home!r}", error)
+            if not error and current.state is MoveState.REPLICATED:
                 moved = replace(self._registry.residents[move.client], broker=move.foreign, since=moment)
                 self._save([moved, current.to(MoveState.CONNECTED, moment)])
 
@@ -276,7 +307,8 @@ class OrdinarySteps:
     def _await_arrival(self, move: Move, waited: float, now: float) -> None:
         """A client without a session has moved when the foreign broker shows that it is connected."""
         if self._is_at(move.client, move.foreign):
-            self._save([move.to(MoveState.REDIRECTED, now, NO_SESSION)])
+            left = Drained(move.client, move.home)  # so that links for it end
+            self._save([move.to(MoveState.REDIRECTED, now, NO_SESSION), left])
         elif waited > self._limits["move"]:
             self._fail(move, MoveState.FAILED, "the client did not come", now)
 
@@ -296,11 +328,17 @@ class OrdinarySteps:
         elif event == "failed" and move.state in (MoveState.REPLICATED, MoveState.CONNECTED):
             self._fail(move, MoveState.FAILED, note, now)
 
-    def _fail(self, move: Move, state: MoveState, note: str, now: float) -> None:
-        """End a move whose client goes home, where its session has everything."""
-        home = replace(self._registry.residents[move.client], broker=move.home)
+    def _fail(
+        self, move: Move, state: MoveState, note: str, now: float, resident: Resident | None = None
+    ) -> None:
+        """End a move whose client goes home, where its session has everything.
+
+        All changes are saved at once, also those of the client: this is repeated if the disk is full.
+        """
+        home = replace(resident or self._registry.residents[move.client], broker=move.home)
         stray = Stray(move.client, move.foreign, now, False, new_id())
         self._save([home, move.to(state, now, note), stray])
+        self._problems.pop(move.id, None)
         self._clients.give_up(move.client, move.home)
 
     def cancel(self, move: Move, now: float) -> None:
@@ -309,6 +347,20 @@ class OrdinarySteps:
             self._save([move.to(MoveState.CANCELLED, now, "cancelled by the operator")])
         else:
             self._fail(move, MoveState.CANCELLED, "cancelled by the operator", now)
+
+    def abandon(self, move: Move) -> None:
+        """The agent has ended a move otherwise, such as one of a broker that is no longer known.
+
+        The map must not send the client to the relay any more: it connects to the broker that it is at.
+        """
+        self._problems.pop(move.id, None)
+        self._doubtful.pop(move.id, None)
+        self._under_way.discard(move.id)
+        broker = self._registry.residents[move.client].broker
+        if broker == move.foreign:
+            self._clients.release(move.client, broker)
+        else:
+            self._clients.give_up(move.client, broker)
 
     def _plan(self, move: Move, resident: Resident) -> RelayPlan:
         return RelayPlan(

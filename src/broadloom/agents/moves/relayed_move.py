@@ -155,7 +155,8 @@ class RelayedMove:
         self._is_cut = False
         self._cut_at = 0.0
         self._cutting = asyncio.Lock()
-        self._is_drained = False
+        self._is_drained = False  # nothing is left at home, so the client does not go back
+        self._is_past_fences = False  # the client has received the foreign session up to the last fence
         self._connection: RelayedConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._is_finishing = False
@@ -276,7 +277,8 @@ class RelayedMove:
         The fence stays in the session, so that it is found again if the session is read again.
         """
         async with self._cutting:
-            if self.is_over or (self._is_cut and self._reader is not None and self._reader.is_up):
+            is_held = self._is_cut and self._reader is not None and self._reader.is_up
+            if self.is_over or self._is_drained or is_held:
                 return
             self._waiting.clear()
             self._home_fences.clear()
@@ -388,13 +390,14 @@ class RelayedMove:
         """All messages before the fence have come, at home or at the witness.
 
         After both, what the witness has seen can be left out of the foreign session. Without that, or if the
-        client gets messages of that session already, some arrive twice.
+        client gets messages of that session already, some arrive twice. When home is read again, there is no
+        witness any more, and what is known stays known.
         """
         is_first = place not in self._fences
         self._fences.add(place)
         self._progress.set()
         is_complete = self._fences >= {"home", "witness"} and len(self._witnessed) < MOST_WITNESSED
-        if is_first and is_complete and not self._has_foreign:
+        if is_first and is_complete and self._witnessed and not self._has_foreign:
             self._known = KnownContents(self._witnessed, self._prepared_at, self._settle)
             self._witnessed = []
 
@@ -541,6 +544,7 @@ class RelayedMove:
         """
         self._is_new = True
         self._has_foreign = True
+        self._is_past_fences = True
         self._known.clear()
         for number in self.home_releases():
             self.complete_home(number)
@@ -586,6 +590,7 @@ class RelayedMove:
             self._known.pass_early_fence()
         elif kind == LAST:
             self._known.clear()
+            self._is_past_fences = True
         return True
 
     def is_wanted(self, message: RelayedPublish) -> bool:
@@ -625,21 +630,34 @@ class RelayedMove:
                 await asyncio.sleep(0.02)
             elif remaining > 0:
                 await asyncio.sleep(min(remaining, 0.2))
-            elif connection is None or connection.has_home_messages or "home" not in self._fences:
+            elif self._needs_client():
                 await asyncio.sleep(0.05)
             else:
                 break
+        self._is_drained = True
         if self._reader is not None:
             self._reader.close()
         while error := await asyncio.to_thread(forget, self.plan.home, self.plan.client, self._login):
             log.info("move %s: the session at home is not ended yet: %s", self.plan.move, error)
             await asyncio.sleep(1.0)
-        self._is_drained = True
         self.report("drained", "")
+
+    def _needs_client(self) -> bool:
+        """Whether the session at home cannot end before the client has come, or has acknowledged messages.
+
+        Otherwise all that the client lacks is in the foreign session, and its broker keeps it.
+        """
+        connection = self._connection
+        if "home" not in self._fences:
+            return True
+        if connection is not None:
+            return connection.has_home_messages
+        has_rest = bool(self._waiting or self._home_releases or self._releases)
+        return has_rest or not self._is_past_fences
 
     def _has_home(self) -> bool:
         """Whether the session at home is held, or is not needed any more."""
-        has_read_all = "home" in self._fences and not self._waiting
+        has_read_all = "home" in self._fences and not (self._waiting or self._releases)
         held = self._reader is not None and self._reader.is_up
         return held or (
             has_read_all and self._connection is not None and not self._connection.has_home_messages
