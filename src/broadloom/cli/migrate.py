@@ -111,11 +111,14 @@ def summarize(
     from broadloom.checks import check_number
 
     summary = _operator(agent, token_file, fleet).summarize(check_number(seconds, "seconds", minimum=0.001))
-    tables = live_tables(*summary, seconds)
+    tables = live_tables(summary.clients, summary.sent, summary.sites, seconds)
     save_tables(output, tables, force)
-    count = sum(one.messages for one in summary[1])
-    record = {"output": str(output), "clients": len(summary[0]), "messages": count}
-    text = f"{len(summary[0]):,} clients, {count:,} messages in {seconds:g} s -> {output}"
+    count = sum(one.messages for one in summary.sent)
+    clients = len(summary.clients)
+    record = {"output": str(output), "clients": clients, "messages": count, "left_out": summary.left_out}
+    text = f"{clients:,} clients, {count:,} messages in {seconds:g} s -> {output}"
+    if summary.left_out:
+        text += f"\n{summary.left_out:,} more messages are left out, because there are too many topics"
     show(record, text, as_json, quiet)
 
 
@@ -245,6 +248,8 @@ def cancel(
 
 def _why_not(reasons: dict[str, str], operator: Operator) -> str:
     """Why clients did not move: a line per reason, and what is wrong with the agent."""
+    from broadloom.agents.moves.move_plans import problems_of
+
     clients: dict[str, list[str]] = {}
     for client, reason in reasons.items():
         clients.setdefault(reason, []).append(client)
@@ -252,7 +257,7 @@ def _why_not(reasons: dict[str, str], operator: Operator) -> str:
     for reason, names in sorted(clients.items(), key=lambda one: -len(one[1]))[:MOST_REASONS]:
         more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
         lines.append(f"  {', '.join(names[:3])}{more}: {reason}")
-    lines += [f"  {problem}" for problem in operator.health()["problems"][:MOST_REASONS]]
+    lines += [f"  {problem}" for problem in problems_of(operator.health())[:MOST_REASONS]]
     return "".join(f"\n{line}" for line in lines)
 
 

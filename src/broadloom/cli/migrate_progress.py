@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from broadloom.agents.moves import RunProgress
 
 MOST_ROWS = 15
+MOST_PROBLEMS = 5
 
 
 class MoveDisplay:
@@ -47,7 +48,7 @@ class MoveDisplay:
 
 
 def progress_view(state: RunProgress) -> Group:
-    """A state of a run: a line of counts, and a table of the moves that have begun."""
+    """A state of a run: a line of counts, the agent's problems, and a table of the moves that have begun."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -65,4 +66,7 @@ def progress_view(state: RunProgress) -> Group:
         table.add_row(*(Text(value) for value in values))
     if len(state.running) > MOST_ROWS:
         table.add_row(Text(f"and {len(state.running) - MOST_ROWS:,} more"))
-    return Group(Text(line), table)
+    problems = [Text(problem) for problem in state.problems[:MOST_PROBLEMS]]
+    if len(state.problems) > MOST_PROBLEMS:
+        problems.append(Text(f"and {len(state.problems) - MOST_PROBLEMS:,} more problems"))
+    return Group(Text(line), *problems, table)

@@ -133,7 +133,7 @@ class TestLive:
                         mallory.send(topic, os.urandom(500), qos=0)
                     assert wait_for(lambda: all_moves_over(agent))
                     assert wait_for(lambda: agent.refused["unsigned:"] >= 1_000)
-                    assert agent._waiting_bytes == 0
+                    assert wait_for(lambda: agent._waiting_bytes == 0)
                     assert alice.home == "f"
                     assert set(agent.registry.residents) == {"alice"}
                     alice.publish("t/1", b"true")

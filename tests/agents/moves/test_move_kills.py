@@ -70,7 +70,7 @@ class Load:
     def __enter__(self) -> Load:
         for client in self._clients:
             client.start()
-            assert client.wait_until_ready()
+            assert client.wait_until_ready(LIMIT)
         self._thread.start()
         return self
 
@@ -84,7 +84,7 @@ class Load:
         if not self._over.is_set():
             self._over.set()
             self._thread.join()
-            assert all(client.wait_until_confirmed() for client in self._clients)
+            assert all(client.wait_until_confirmed(LIMIT) for client in self._clients)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -6,7 +6,8 @@ import io
 import time
 
 from broadloom.agents.moves import MovePlan, RunningMove, RunProgress, run_moves
-from broadloom.agents.moves.traffic_summary import _logged_traffic
+from broadloom.agents.moves.move_registry import COMING
+from broadloom.agents.moves.traffic_summary import TrafficTally, _add_logged
 from broadloom.cli.migrate import _why_not
 from broadloom.cli.migrate_progress import MOST_ROWS, MoveDisplay, progress_view
 
@@ -48,6 +49,51 @@ def test_a_run_does_not_wait_for_absent_clients(monkeypatch):
     ended = run_moves(PLAN, Undecided("replicated"), sleep=lambda _: None, watch=seen.append)
     assert ended == {"absent": 1, "no_room": 1}
     assert seen[-1].reasons["a"] == "absent: waiting for the client to connect"
+
+
+def test_a_run_does_not_wait_a_day_for_a_client_that_has_moved_and_is_absent(monkeypatch):
+    """Its reason says where it belongs; a client that is back in time is waited for."""
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    notes = [COMING, "", *[COMING] * 400]
+
+    class Absent(Undecided):
+        def move(self, _move):
+            return {"state": "connected", "note": notes.pop(0)}
+
+    def sleep(seconds):
+        clock[0] += 20.0 if len(notes) > 398 else seconds
+
+    seen: list[RunProgress] = []
+    assert run_moves(PLAN, Absent("connected"), sleep=sleep, watch=seen.append) == {"absent": 1, "no_room": 1}
+    assert 70 < clock[0] < 100
+    assert seen[-1].reasons["a"] == (
+        "absent: waiting for the client to connect; it belongs to 'f' now, and gets there what waits at 'h'"
+    )
+
+
+def test_a_run_reports_the_problems_of_the_agent_while_it_waits():
+    """A full disk, and links that are down: the display shows both."""
+    from rich.console import Console
+
+    class Ill(Undecided):
+        def health(self):
+            return {"problems": ["nothing moves until the journal can be written"], "links_down": ["f"]}
+
+    seen: list[RunProgress] = []
+    run_moves(PLAN, Ill("redirected"), sleep=lambda _: None, watch=seen.append)
+    assert seen[0].running
+    assert seen[0].problems == (
+        "nothing moves until the journal can be written",
+        "a link of broker 'f' is down",
+    )
+    out = io.StringIO()
+    Console(file=out, width=120).print(progress_view(seen[0]))
+    assert all(problem in out.getvalue() for problem in seen[0].problems)
+    out = io.StringIO()
+    many = RunProgress(1, 1, 1, {}, (), {}, tuple(f"problem {number}" for number in range(9)))
+    Console(file=out, width=120).print(progress_view(many))
+    assert "and 4 more problems" in out.getvalue()
 
 
 def test_the_reasons_are_listed_by_how_many_clients_they_stop():
@@ -101,10 +147,13 @@ def test_the_log_file_of_a_broker_says_what_ordinary_clients_publish(tmp_path):
             file.write(line.format(client, topic, size))
         file.write(line.format("c 1", "$broadloom/from/c/register", 99) + "1700000000: Received PUBL")
     home_of = {"c 1": "h", "m": "h", "far": "f"}.get
-    tally = _logged_traffic(log, start, "h", home_of, {"c 1", "far"})
+    tally = TrafficTally()
+    _add_logged(tally, log, start, "h", home_of, {"c 1", "far"})
     assert [(one.publisher, one.topic, one.size) for one in tally.sent()] == [
         ("c 1", "t/1", 10),
         ("c 1", "t/1", 20),
     ]
     assert all(one.at <= time.time() for one in tally.sent())
-    assert _logged_traffic(tmp_path / "missing", 0, "h", home_of, {"c 1"}).sent() == []
+    nothing = TrafficTally()
+    _add_logged(nothing, tmp_path / "missing", 0, "h", home_of, {"c 1"})
+    assert nothing.sent() == []

@@ -492,8 +492,8 @@ def test_a_client_does_not_obey_an_order_of_a_move_cancelled_while_it_was_offlin
     """It accepted and went offline; the orders that waited in its session have no effect when it returns."""
     with linked_brokers("hf") as brokers, running_agent(addresses(brokers), tmp_path) as agent:
         client, order = counting_client(brokers, TrafficCounter()), to_client("subject", "connect")
-        sent, received = [], []
-        send, obey = agent._gateway.send, client._on_connect_order
+        sent, received, replied = [], [], []
+        send, obey, reply = agent._gateway.send, client._on_connect_order, agent._replied
         with monkeypatch.context() as patch:
             patch.setattr(client, "_on_connect_order", lambda _: None)  # as if it arrived too late
             with client:
@@ -504,10 +504,16 @@ def test_a_client_does_not_obey_an_order_of_a_move_cancelled_while_it_was_offlin
         )
         assert wait_for(lambda: sent.count(order) >= 4)  # two at each broker, which wait in its sessions
         assert agent.ask(lambda own: own.cancel(move.id)).state is MoveState.CANCELLED
+        orders = sent.count(order)
         monkeypatch.setattr(client, "_on_connect_order", lambda late: (received.append(late), obey(late)))
+        monkeypatch.setattr(
+            agent, "_replied", lambda message, now: (replied.append(message.answer), reply(message, now))[1]
+        )
         with client:
             assert wait_for(lambda: received)
-            time.sleep(1.0)  # time for a wrong move
+            assert wait_for(lambda: "ready" in replied)
+            agent.ask(lambda _: None, LIMIT)  # the agent has done what follows from that
+            assert sent.count(order) == orders
             assert client.home == "h"
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypeVar
 
 from broadloom.agents.links.followed_sessions import ENDS, STAYS, FollowedSession
-from broadloom.agents.links.loop_calls import ask_loop
+from broadloom.agents.links.loop_calls import require_answer
 from broadloom.agents.links.mosquitto_watch import MosquittoWatch
 from broadloom.agents.moves.ordinary_clients import SeenClient
 from broadloom.deployment import FleetBroker, safe_name
@@ -23,6 +23,7 @@ LOG = logging.getLogger("broadloom.agents.moves")
 MOST_PROBLEMS = 100
 START_SECONDS = 30.0  # for reading what is known from before
 LOCAL_END = "local."
+T = TypeVar("T")
 _KEEPS = {ENDS: False, STAYS: True}
 
 
@@ -30,7 +31,8 @@ class ClientWatch:
     """Follows the sessions of ordinary clients at mosquitto brokers.
 
     The sources are the broker's log on topics (`log_dest topic` with `log_type subscribe`, `unsubscribe`
-    and `notice`), and, where they are on this machine, its log file and `mosquitto.db`.
+    and `notice`), and, where they are on this machine, its log file and `mosquitto.db`. The methods that ask
+    for clients raise `UnreachableError` if the thread does not answer: then nothing is known.
 
     Args:
         config: the configuration of the agent that moves clients.
@@ -66,11 +68,11 @@ class ClientWatch:
 
     def clients(self) -> Collection[SeenClient]:
         """All ordinary clients."""
-        return ask_loop(self._loop, self._seen, [])
+        return self._ask(self._seen)
 
     def find(self, client: str) -> SeenClient | None:
         """The session of a client: the connected one if it has several; None: no broker shows it."""
-        return ask_loop(self._loop, lambda: self._found(client), None)
+        return self._ask(lambda: self._found(client))
 
     def is_connected(self, client: str, broker: str) -> bool:
         """Whether a broker shows that a client is connected to it."""
@@ -79,7 +81,7 @@ class ClientWatch:
             session = self._watches[broker].followed.sessions.get(client)
             return session is not None and session.connected
 
-        return ask_loop(self._loop, answer, False)
+        return self._ask(answer)
 
     def has_session(self, client: str, broker: str, is_sure: bool) -> bool:
         """Whether a broker shows a session of a client; `is_sure`: one that has not ended for sure."""
@@ -88,11 +90,14 @@ class ClientWatch:
             session = self._watches[broker].followed.sessions.get(client)
             return session is not None and not (is_sure and session.unsure)
 
-        return ask_loop(self._loop, answer, False)
+        return self._ask(answer)
 
     def problems(self) -> list[str]:
         """What cannot be seen, and why."""
         return list(self._problems)
+
+    def _ask(self, work: Callable[[], T]) -> T:
+        return require_answer(self._loop, work, "the watch of the brokers' clients")
 
     def _seen(self) -> list[SeenClient]:
         names = {name for watch in self._watches.values() for name in watch.followed.sessions}

@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
+from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.agents.moves.control_codes import ClientKeys, content_code
 from broadloom.agents.moves.control_messages import control_filters, redirect_topic, to_client
+from broadloom.errors import BroadloomError
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.paho import (
     FAILURE,
@@ -43,6 +45,7 @@ Then = Callable[[str | None], None]
 MARK = "broadloom-mark"  # the user property of a mark in redirected messages
 CODE = "broadloom-code"  # the user property with the code of a redirected message
 TOPIC = "broadloom-topic"  # the user property with the original topic of a redirected message
+NO_ANSWER = "the client does not answer"  # the error of a redirection to an absent client
 QUIET_SECONDS = 5.0  # a redirection without progress for this time fails, and is repeated later
 
 
@@ -88,6 +91,7 @@ class MqttGateway:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="broadloom-session")
         self._clients: dict[str, Client] = {}
         self._redirections: dict[str, Redirection] = {}  # by client
+        self._warnings = RateLimitedLog(log)
 
     def start(self, on_message: OnMessage) -> None:
         """Connect to all brokers in the background, with unlimited retries."""
@@ -147,6 +151,9 @@ class MqttGateway:
         def run() -> None:
             try:
                 error = work(*arguments)
+            except (BroadloomError, OSError) as failure:  # such as a missing file
+                self._warnings.warn("session", "an operation on a session failed: %s", failure)
+                error = f"{failure!s:.200}"
             except Exception as failure:  # of any kind: the agent repeats the work
                 log.exception("an operation on a session failed")
                 error = f"{failure!r:.200}"
@@ -230,8 +237,8 @@ class Redirection:
         self._name = client
         self._login = login
         self._token = token
-        self._reader = new_client(client, login, manual_ack=True)
-        self._writer = new_client(f"{MOVE_AGENT}-{token}", login)
+        self._reader: Client  # both are made by `run`: that reads TLS files, and can fail
+        self._writer: Client
         self._marked = False  # the mark has arrived
         self._session_missing = False
         self._error: str | None = None
@@ -251,7 +258,13 @@ class Redirection:
             self.confirmed.add(mark)
 
     def run(self) -> str | None:
-        """Forward the queue in this thread; returns the error, or None on success."""
+        """Forward the queue in this thread; returns the error, or None on success.
+
+        Raises:
+            InputError: the files of the login cannot be read.
+        """
+        self._reader = new_client(self._name, self._login, manual_ack=True)
+        self._writer = new_client(f"{MOVE_AGENT}-{self._token}", self._login)
         mark = to_client(self._name, "mark"), self._token.encode(), 1
         marker = f"{MOVE_AGENT}-{self._token}"
         code, text = request_once(
@@ -282,7 +295,7 @@ class Redirection:
             if self.stopped or self._error:
                 return self._error or "stopped"
             if time.monotonic() - self._progress > QUIET_SECONDS:
-                return "no progress" if self._present in self.confirmed else "the client does not answer"
+                return "no progress" if self._present in self.confirmed else NO_ANSWER
             if self._reader.loop(TICK / 4) != 0 or self._writer.loop(TICK / 4) != 0:
                 return "the connection was lost or taken over"
             if self._present in self.confirmed:

@@ -16,10 +16,12 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from traceback import extract_tb
 from typing import Any, TypeVar
 
 from broadloom.agents.monitoring import RateLimitedLog
-from broadloom.agents.moves.broker_sessions import BrokerGateway
+from broadloom.agents.moves.broker_sessions import NO_ANSWER, BrokerGateway
 from broadloom.agents.moves.client_links import ClientLinks, LinkClaims, LinksEverywhere
 from broadloom.agents.moves.control_codes import ClientKeys, seal, unseal
 from broadloom.agents.moves.control_messages import (
@@ -37,6 +39,7 @@ from broadloom.agents.moves.control_messages import (
     to_client,
 )
 from broadloom.agents.moves.move_registry import (
+    COMING,
     LEAVING,
     MOVING,
     ORDINARY,
@@ -56,7 +59,7 @@ from broadloom.agents.moves.move_registry import (
 from broadloom.agents.moves.ordinary_clients import ClientSight, RelayedClients, SeenClient
 from broadloom.agents.moves.ordinary_steps import OrdinarySteps
 from broadloom.checks import check_number
-from broadloom.errors import InputError, StorageError
+from broadloom.errors import InputError, StorageError, UnreachableError
 from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.paho import SESSION_SECONDS
 
@@ -64,6 +67,8 @@ log = logging.getLogger("broadloom.agents.moves")
 
 TICK = 0.02
 ROOM_SECONDS = 1.0  # between attempts while the disk is full
+BLIND_SECONDS = 5.0  # for which brokers' lists of clients are not read again after they did not answer
+AWAY_SECONDS = 5.0  # after which a client that has moved, and is not connected, counts as absent
 MOST_WAITING = 64 << 20  # bytes of control messages in the inbox
 MOST_WAITING_OF_ONE = 1 << 20  # of one client
 MESSAGE_BYTES = 512  # of a message in the inbox without its payload
@@ -88,7 +93,8 @@ class Timing:
         answer: time limit for the client's answer to a request.
         move: time limit from the client's consent until it is connected.
         again: interval of repetitions of unanswered messages.
-        abandon: time limit for emptying a session that a client has left; brokers keep it for a day.
+        abandon: time limit for emptying a session that a client has left; brokers keep that of a client that
+            takes part for a day.
         forget_after: time after which a silent client is forgotten and must register again; 0: never. At
             least three days: by then no broker has a session of it.
 
@@ -127,6 +133,10 @@ class _Question:
 
     def __call__(self) -> None:
         self.work()
+
+
+class SightUnknownError(UnreachableError):
+    """The brokers' lists of clients do not answer, so it is not known whether a client is there."""
 
 
 class MoveAgent:
@@ -175,9 +185,10 @@ class MoveAgent:
         self._warnings = RateLimitedLog(log)
         self._claims = LinkClaims(self._links)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._deferred: deque[Callable[[], None]] = (
-            deque()
-        )  # work that waits until the journal can be written
+        # Work that waits until the journal can be written, or brokers' lists of clients answer.
+        self._deferred: deque[Callable[[], object]] = deque()
+        self._traced: set[str] = set()  # kinds of failures whose traceback is in the log
+        self._blind_until = 0.0  # by the monotonic clock
         self._waiting: Counter[str] = Counter()  # bytes of control messages in the inbox, by client
         self._waiting_bytes = 0
         self._waiting_lock = threading.Lock()
@@ -222,7 +233,10 @@ class MoveAgent:
         return now - max(since, self._started)
 
     def run(self) -> None:
-        """Work until `stop`; while the journal cannot be written, only questions are answered."""
+        """Work until `stop`; while the journal cannot be written, only questions are answered.
+
+        Work that fails for another reason is logged, and does not stop the rest.
+        """
         stepped = 0.0
         while not self._stopping.is_set():
             work: Callable[[], None] | None = None
@@ -234,7 +248,7 @@ class MoveAgent:
             is_due = time.monotonic() - stepped > (ROOM_SECONDS if self.problem else TICK)
             try:
                 if work is not None:
-                    work()
+                    self._do(work)
                     work = None
                 if is_due:
                     stepped = time.monotonic()
@@ -252,10 +266,30 @@ class MoveAgent:
             self.problem = f"nothing moves until the journal can be written: {error}"
             log.error("%s", self.problem)
 
+    def _do(self, work: Callable[[], object]) -> None:
+        """Do a piece of work; if it fails, the others go on.
+
+        Raises:
+            StorageError: the journal cannot be written.
+        """
+        try:
+            work()
+        except StorageError:
+            raise
+        except SightUnknownError:
+            self._deferred.append(work)
+        except Exception as error:
+            where = extract_tb(error.__traceback__)[-1]
+            kind = f"{type(error).__name__} in {where.name}, line {where.lineno}"
+            self._warnings.warn(kind, "a part of the agent's work has failed: %s: %r", kind, error)
+            if kind not in self._traced:
+                self._traced.add(kind)
+                log.warning("its traceback, once:", exc_info=error)
+
     def _do_deferred(self) -> None:
-        """Do what could not be journaled, in its order, if that is possible now."""
-        while self._deferred:
-            self._deferred[0]()
+        """Do what could not be done before, in its order, if that is possible now."""
+        for _ in range(len(self._deferred)):
+            self._do(self._deferred[0])
             self._deferred.popleft()
 
     def _resume(self) -> None:
@@ -286,12 +320,12 @@ class MoveAgent:
         """Do what is due for each active move and each stray session."""
         self._warnings.report()
         for move in self.registry.active_moves():
-            self._advance(move, now)
+            self._do(partial(self._advance, move, now))
         for stray in list(self.registry.strays.values()):
-            self.redirect(stray, now)
+            self._do(partial(self.redirect, stray, now))
         if now > self._next_forgetting:
             self._next_forgetting = now + DAY
-            self._forget_silent(now)
+            self._do(partial(self._forget_silent, now))
 
     def _changes_of(self, broker: str, topic: str, payload: bytes, now: float) -> list[Change]:
         """Check a control message, and return its changes."""
@@ -347,6 +381,8 @@ class MoveAgent:
             return changes
         if broker == move.foreign and move.state is not MoveState.CONNECTED:
             changes.append(move.to(MoveState.CONNECTED, now))
+        elif broker == move.foreign and move.note == COMING:
+            changes.append(replace(move, note=""))  # the client was absent, and is back
         elif broker == move.home and move.state is MoveState.CONNECTED:
             changes.append(move.to(MoveState.FAILED, now, "the client went back"))
         elif broker not in (move.home, move.foreign):
@@ -388,15 +424,15 @@ class MoveAgent:
     def _advance(self, move: Move, now: float) -> None:
         """Do the next step of a move, if it is due."""
         if unknown := [one for one in (move.home, move.foreign) if one not in self._addresses]:
-            note = f"broker {unknown[0]!r} is no longer known"
-            self._save(self._end_move(move, MoveState.FAILED, now, note))
+            self._end_at_removed(move, unknown[0], now)
             return
         waited = self._waited(move.since, now)
+        is_slow = move.state is MoveState.ACCEPTED and waited >= self.timing.again
+        if is_slow and self._is_due((move.id, "links"), now):
+            missing = self._unlinked_end(move)
+            move = self._noted(move, f"waiting: links of {missing!r} are not up" if missing else "")
         if self.registry.residents[move.client].kind == ORDINARY:
-            # The end of an earlier session would end the prepared one, too.
-            is_ending = move.state is MoveState.ACCEPTED and (move.client, move.foreign) in self._busy
-            if self._ordinary is not None and not is_ending:  # otherwise it waits for an agent with a router
-                self._ordinary.advance(move, waited, now)
+            self._advance_ordinary(move, waited, now)
             return
         limit = self.timing.answer if move.state is MoveState.REQUESTED else self.timing.move
         if move.state in (MoveState.REQUESTED, *PREPARED) and waited > limit:
@@ -418,6 +454,44 @@ class MoveAgent:
             left = self.registry.abandoned.get((move.client, move.home))
             note = f"messages waiting at {move.home!r} were abandoned" if left and left.forward else ""
             self._save([move.to(MoveState.REDIRECTED, now, note)])
+
+    def _advance_ordinary(self, move: Move, waited: float, now: float) -> None:
+        """Do the next step of an ordinary client's move; without a router it waits for an agent with one."""
+        # The end of an earlier session would end the prepared one, too.
+        is_ending = move.state is MoveState.ACCEPTED and (move.client, move.foreign) in self._busy
+        if self._ordinary is None or is_ending:
+            return
+        is_moved = (
+            move.state is MoveState.CONNECTED and self.registry.residents[move.client].keeps is not False
+        )
+        try:
+            if is_moved and waited > AWAY_SECONDS and self._is_due((move.id, "away"), now):
+                move = self._noted(move, "" if self._is_at(move.client, move.foreign) else COMING)
+            self._ordinary.advance(move, waited, now)
+        except SightUnknownError as error:
+            if move.note not in (LEAVING, COMING):  # which say how far it is
+                self._noted(move, f"waiting: {error}")
+
+    def _end_at_removed(self, move: Move, broker: str, now: float) -> None:
+        """End a move of which a broker is no longer in the configuration."""
+        changes = self._end_move(move, MoveState.FAILED, now, f"broker {broker!r} is no longer known")
+        resident = self.registry.residents[move.client]
+        if resident.kind != ORDINARY:
+            self._save(changes)
+            return
+        if move.state is MoveState.CONNECTED and move.foreign in self._addresses:
+            changes.append(Abandoned(move.client, move.home, now, True))
+        elif move.state is MoveState.CONNECTED and move.home in self._addresses:
+            changes.append(replace(resident, broker=move.home, since=now))
+        self._save(changes)
+        if self._ordinary is not None:
+            self._ordinary.abandon(move)
+
+    def _noted(self, move: Move, note: str) -> Move:
+        """The move with a note that says what it waits for."""
+        if move.note != note:
+            self._save([replace(move, note=note)])
+        return self.registry.moves[move.id]
 
     def _ask_to_move(self, move: Move, now: float) -> None:
         """Send `request_to_move` to the client, repeatedly until it answers."""
@@ -451,8 +525,8 @@ class MoveAgent:
             elif current.state is MoveState.ACCEPTED:
                 self._save([current.to(MoveState.REPLICATED, self.now())])
 
-        self._busy[key] = lambda: None
         self._gateway.replicate(move.foreign, move.client, resident.filters, self._in_own_thread(then))
+        self._busy[key] = lambda: None
 
     def connect(self, move: Move, now: float) -> None:
         """Tell the client where to connect, at both brokers: it can be at either if its `register` was lost.
@@ -487,12 +561,12 @@ class MoveAgent:
             self._abandon(stray, now)
         elif key not in self._busy and self._is_ready(stray, now) and self._is_due(key, now):
             then = self._in_own_thread(lambda error: self._on_emptied(stray, error))
-            self._busy[key] = lambda: None
             if stray.forward:
                 brokers = stray.broker, self.registry.residents[stray.client].broker
                 self._busy[key] = self._gateway.redirect(*brokers, stray.client, stray.token, then)
             else:
                 self._gateway.forget(stray.broker, stray.client, then)
+                self._busy[key] = lambda: None
 
     def _abandon(self, stray: Stray, now: float) -> None:
         """Stop trying to empty a stray session; if it was ended once already, it counts as ended."""
@@ -521,6 +595,10 @@ class MoveAgent:
         current = self.registry.strays.get(key)
         if error:
             log.info("the session of %s at %r is not emptied yet: %s", *key, error)
+            move = self.registry.active_move(stray.client)
+            if move is not None and move.state is MoveState.CONNECTED and move.home == stray.broker:
+                waiting = f"waiting: the session at {stray.broker!r} is not emptied yet: {error:.200}"
+                self._noted(move, COMING if error == NO_ANSWER else waiting)
         elif current is not None and current.token == stray.token:
             gone = replace(current, since=self.now(), forward=False, last=True)
             self._save([Drained(*key) if stray.last else gone])
@@ -556,7 +634,7 @@ class MoveAgent:
         changes = self.registry.forgetting(now - self.timing.forget_after, int(now * 1e9))
         if changes:
             self._save(changes)
-            self._journal.compact()
+            self._journal.try_to_compact()
             log.info("%d clients are forgotten, because they were silent for too long", len(changes) - 1)
 
     def _unlinked_end(self, move: Move) -> str | None:
@@ -565,8 +643,27 @@ class MoveAgent:
         return next((one for one in (move.foreign, move.home) if not self._are_carried(one, needs)), None)
 
     def _is_at(self, client: str, broker: str) -> bool:
-        """Whether a broker shows that an ordinary client is connected to it."""
-        return self._sight is not None and self._sight.is_connected(client, broker)
+        """Whether a broker shows that an ordinary client is connected to it.
+
+        Raises:
+            SightUnknownError: that is not known.
+        """
+        return self._look(lambda sight: sight.is_connected(client, broker), otherwise=False)
+
+    def _look(self, question: Callable[[ClientSight], T], otherwise: T) -> T:
+        """What the brokers' lists of clients say; `otherwise` if the agent does not follow them.
+
+        Raises:
+            SightUnknownError: they do not answer; then they are not asked again for some seconds.
+        """
+        if self._sight is None:
+            return otherwise
+        if time.monotonic() >= self._blind_until:
+            try:
+                return question(self._sight)
+            except UnreachableError:
+                self._blind_until = time.monotonic() + BLIND_SECONDS
+        raise SightUnknownError("the brokers' lists of clients do not answer")
 
     def _are_carried(self, broker: str, needs: Collection[str]) -> bool:
         """Whether links carry all filters; false if that fails, which must not stop the agent."""
@@ -642,7 +739,8 @@ class MoveAgent:
             return
 
         def work() -> None:
-            self.receive(broker, topic, payload)  # if it cannot be journaled, it is repeated
+            # If it cannot be journaled, all this is repeated.
+            self._do(lambda: self.receive(broker, topic, payload))
             client = client_and_call(topic)[0]
             size = len(payload) + MESSAGE_BYTES
             with self._waiting_lock:
@@ -704,12 +802,15 @@ class MoveAgent:
 
         Raises:
             InputError: the client or the broker is unknown, or the client is at that broker or moving.
+            StorageError: nothing moves at the moment.
+            UnreachableError: the brokers' lists of clients do not answer.
         """
         known = self.registry.move_of_key(key)
         if known is not None:
             if (known.client, known.foreign) != (client, to):
                 raise InputError(f"key {key!r:.80} belongs to another move; give each move its own key")
             return known
+        self._check_storage()
         if to not in self._addresses:
             raise InputError(f"no broker {to!r:.80}; there are {', '.join(self._addresses)}")
         resident = self._resident(client)
@@ -728,9 +829,18 @@ class MoveAgent:
         self._save([resident, move] if is_new else [move])
         return move
 
+    def _check_storage(self) -> None:
+        """Refuse changes while earlier ones wait for the journal: these would be overtaken.
+
+        Raises:
+            StorageError: the journal cannot be written.
+        """
+        if self.problem:
+            raise StorageError(self.problem)
+
     def _review(self, move: Move) -> tuple[SeenClient | None, str]:
         """An ordinary client as its broker shows it now, and why its move cannot begin; empty: it can."""
-        seen = None if self._sight is None else self._sight.find(move.client)
+        seen = self._look(lambda sight: sight.find(move.client), otherwise=None)
         if seen is not None and seen.is_connected and seen.broker != move.home:
             return seen, f"the client is at {seen.broker!r} now"
         if self._is_another(move.client, move.foreign, move.id):
@@ -750,7 +860,7 @@ class MoveAgent:
             one.id != but and one.client == client and broker in (one.home, one.foreign)
             for one in self.registry.moves.values()
         )
-        return self._sight.has_session(client, broker, is_sure=was_there)
+        return self._look(lambda sight: sight.has_session(client, broker, is_sure=was_there), otherwise=False)
 
     def _resident(self, client: str) -> Resident:
         """A client: as it has registered, or as its broker shows it.
@@ -761,7 +871,7 @@ class MoveAgent:
         known = self.registry.residents.get(client)
         if known is not None and known.kind == MOVING:
             return known
-        seen = None if self._sight is None else self._sight.find(client)
+        seen = self._look(lambda sight: sight.find(client), otherwise=None)
         if self._ordinary is not None and seen is not None:
             if obstacle := seen.obstacle():
                 raise InputError(f"client {client!r:.80} cannot be moved: {obstacle}")
@@ -776,7 +886,9 @@ class MoveAgent:
 
         Raises:
             InputError: the move is unknown, or it is too late to cancel it.
+            StorageError: nothing moves at the moment; what clients have done meanwhile is not journaled yet.
         """
+        self._check_storage()
         move = self.registry.moves.get(move_id)
         if move is None:
             raise InputError(f"no move {move_id!r:.40}; give the id of a move")

@@ -47,6 +47,7 @@ log = logging.getLogger("broadloom.agents.moves")
 POLL_SECONDS = 0.2
 ABSENT = "absent"  # an outcome
 ABSENT_SECONDS = 30.0  # after which a run does not wait for a client that has to connect
+PROBLEM_SECONDS = 2.0  # between two questions to the agent for its problems
 
 
 def plan_moves(
@@ -359,7 +360,10 @@ class MoveRefusedError(InputError):
 
 
 class Mover(Protocol):
-    """Executes moves: an `Operator`, or a test double."""
+    """Executes moves: an `Operator`, or a test double.
+
+    If it has a method `health`, as an `Operator` does, the run reports the problems that it returns.
+    """
 
     def request_to_move(self, client: str, to: str, key: str = "") -> dict[str, Any]:
         """Request a move; returns the move. The same key returns the same move."""
@@ -448,6 +452,7 @@ class RunProgress:
         ended: the number of ended moves by outcome.
         running: the moves that have begun and have not ended.
         reasons: why clients did not move, by client.
+        problems: what is wrong with the agent now, such as a full disk or a link that is down.
     """
 
     step: int
@@ -456,6 +461,18 @@ class RunProgress:
     ended: Mapping[str, int]
     running: tuple[RunningMove, ...]
     reasons: Mapping[str, str]
+    problems: tuple[str, ...] = ()
+
+
+def problems_of(health: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is wrong with an agent, a line per problem.
+
+    Examples:
+        >>> problems_of({"problems": ["the disk is full"], "links_down": ["rome"]})
+        ('the disk is full', "a link of broker 'rome' is down")
+    """
+    down = (f"a link of broker {broker!r} is down" for broker in health.get("links_down", ()))
+    return (*health["problems"], *down)
 
 
 class _PlanRun:
@@ -474,6 +491,8 @@ class _PlanRun:
         self._reasons: dict[str, str] = {}
         self._begun: dict[str, float] = {}  # by id of the move
         self._awaited: dict[str, float] = {}  # since when its client has to connect
+        self._problems: tuple[str, ...] = ()
+        self._next_question = 0.0  # for problems, by the monotonic clock
         self._load = dict(plan.load)
         self._not_moved: set[str] = set()  # clients that are not at the broker that the plan assumes
         self.ended: Counter[str] = Counter()
@@ -501,9 +520,12 @@ class _PlanRun:
                     move = under_way.pop(move_id)
                     if is_over:  # otherwise it can still move, and counts at both brokers
                         self._add_load(move.home if state == MoveState.REDIRECTED else move.to, -move.demand)
+                    if is_absent and state == MoveState.CONNECTED:
+                        note += f"; it belongs to {move.to!r} now, and gets there what waits at {move.home!r}"
                     self._end(move, ABSENT if is_absent else state, note)
                     running.pop()
             done(self.ended.total())
+            self._ask_for_problems()
             self._tell(number, running)
             if self._stop():
                 self.ended["under_way"] += len(under_way)
@@ -513,10 +535,18 @@ class _PlanRun:
         self._tell(number, ())
 
     def _is_absent(self, move_id: str, note: str) -> bool:
-        """Whether a client that has to connect has not done so for long."""
+        """Whether a client that has to connect, to move or to get what waits at home, is absent for long."""
         if note != COMING:
+            self._awaited.pop(move_id, None)
             return False
         return time.monotonic() - self._awaited.setdefault(move_id, time.monotonic()) >= ABSENT_SECONDS
+
+    def _ask_for_problems(self) -> None:
+        """Learn what is wrong with the agent, which can be why nothing moves."""
+        health = getattr(self._mover, "health", None)
+        if callable(health) and time.monotonic() >= self._next_question:
+            self._problems = problems_of(health())
+            self._next_question = time.monotonic() + PROBLEM_SECONDS
 
     def _begin(self, move: PlannedMove, key: str, under_way: dict[str, PlannedMove]) -> None:
         try:
@@ -543,6 +573,7 @@ class _PlanRun:
             dict(self.ended),
             tuple(running),
             dict(self._reasons),
+            self._problems,
         )
         self._watch(progress)
 

@@ -5,8 +5,10 @@ The registry changes only by `apply`, and changes are journaled first, so a repl
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -17,10 +19,13 @@ from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.topic_filters import QosFilters
 from broadloom.storage import JournalRecord, RecordJournal, create_journal, lock_folder
 
+log = logging.getLogger("broadloom.agents.moves")
+
 KEPT = 10_000  # number of ended moves, and of abandoned sessions, that are kept
 FILE = "moves"
 KIND = "changes"  # of all records
 MOST_RECORDS, MOST_BYTES = 100_000, 64 * 2**20  # written since the last compaction
+COMPACTION_SECONDS = 60.0  # between attempts to compact the journal
 
 
 MOVING, ORDINARY = "moving", "ordinary"  # kinds of clients
@@ -418,6 +423,8 @@ class MoveJournal:
         self._path = folder / FILE
         self._records: RecordJournal | None = None
         self._kept = self._size = 0  # records and bytes of the file when it was opened
+        self._is_overdue = False  # a compaction has failed
+        self._next_attempt = 0.0  # to compact, by the monotonic clock
         self.registry = Registry()
         try:
             self._replay(self._open())
@@ -427,13 +434,34 @@ class MoveJournal:
             raise
 
     def append(self, changes: Sequence[Change]) -> None:
-        """Write changes, all or none, and apply them to the registry."""
-        records = self._opened()
-        records.append(KIND, {"changes": [plain(change) for change in changes]})
+        """Write changes, all or none, and apply them to the registry.
+
+        Raises:
+            StorageError: they cannot be written.
+        """
+        try:
+            records = self._opened()
+            records.append(KIND, {"changes": [plain(change) for change in changes]})
+        except InputError as error:  # the file was damaged meanwhile
+            raise StorageError(str(error)) from error
         self.registry.apply(changes)
         # The second limit grows with the state, so that a large file is not compacted all the time.
-        if len(records) >= self._kept + MOST_RECORDS or records.new_bytes > max(self._size, MOST_BYTES):
+        is_long = len(records) >= self._kept + MOST_RECORDS or records.new_bytes > max(self._size, MOST_BYTES)
+        if is_long or self._is_overdue:
+            self.try_to_compact()
+
+    def try_to_compact(self) -> None:
+        """Compact the journal; if that fails, it stays as it is, and a later change tries again."""
+        if time.monotonic() < self._next_attempt:
+            return
+        try:
             self.compact()
+            self._is_overdue = False
+        except (StorageError, InputError) as error:
+            if not self._is_overdue:
+                log.warning("the journal cannot be compacted yet, and grows: %s", error)
+            self._is_overdue = True
+            self._next_attempt = time.monotonic() + COMPACTION_SECONDS
 
     @property
     def position(self) -> int:
@@ -463,11 +491,16 @@ class MoveJournal:
 
     def _open(self) -> RecordJournal:
         """Open the file; only its owner can read it."""
-        self._records = RecordJournal(self._path)
-        self._path.chmod(0o600)  # SQLite gives the file that it keeps next to it the same mode
-        self._kept = len(self._records)
-        self._size = self._path.stat().st_size
-        return self._records
+        records = RecordJournal(self._path)
+        try:
+            self._path.chmod(0o600)  # SQLite gives the file that it keeps next to it the same mode
+            self._size = self._path.stat().st_size
+        except OSError as error:
+            records.close()
+            raise StorageError(f"{self._path} cannot be opened: {error.strerror}") from error
+        self._records = records
+        self._kept = len(records)
+        return records
 
     def _close_records(self) -> None:
         if self._records is not None:

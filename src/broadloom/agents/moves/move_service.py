@@ -150,8 +150,9 @@ def summarize(
     `MovingClient` say it themselves.
 
     Returns:
-        JSON values: `clients` (with broker and filters), `sent` (the messages of each), and `sites` (the
-        brokers). `live_tables` derives histograms and the traffic matrix from them.
+        JSON values: `clients` (with broker and filters), `sent` (the messages of each), `left_out` (the
+        number of messages that are not in `sent`), and `sites` (the brokers). `live_tables` derives
+        histograms and the traffic matrix from them.
 
     Raises:
         UnreachableError: a broker does not answer, so its clients cannot be counted.
@@ -165,10 +166,11 @@ def summarize(
     homes = {name: one.broker for name, one in residents.items()}
     ordinary = {name for name, one in residents.items() if one.kind == ORDINARY}
     logs = {name: config.logs_of(name) for name in config.brokers}
-    sent = watch_traffic(config.agent_addresses, config.login, seconds, homes.get, ordinary, logs)
+    counted = watch_traffic(config.agent_addresses, config.login, seconds, homes.get, ordinary, logs)
     return {
         "clients": [asdict(one) for one in residents.values()],
-        "sent": sent,
+        "sent": counted.sent,
+        "left_out": counted.left_out,
         "sites": {name: [site.place, site.capacity] for name, site in config.sites.items()},
     }
 

@@ -52,7 +52,7 @@ from broadloom.agents.moves.control_messages import (
     with_topics,
 )
 from broadloom.checks import check_flag, check_instance, check_number, check_path, check_text, shown
-from broadloom.errors import InputError, StorageError
+from broadloom.errors import BroadloomError, InputError, StorageError
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.paho import (
     NO_SUBSCRIBERS,
@@ -181,6 +181,7 @@ class MovingClient:
         self._patience = check_number(patience, "patience", finite=False)
         self.home = self._load_home(check_text(home, "home"))
         self._filters: dict[str, int] = {}
+        self._former: tuple[str, ...] = ()  # filters that sessions of this client can still have
         self._sends: dict[str, None] = {}  # topics in order of their first message
         self._seen = SeenMessages()
         self._warnings = RateLimitedLog(log)
@@ -260,12 +261,18 @@ class MovingClient:
         if size > MOST_FILTER_BYTES:  # the agent would refuse them
             raise InputError(f"filters of {size:,} bytes; give at most {MOST_FILTER_BYTES:,} in all")
         self._filters = more
+        self._former = tuple(text for text in self._former if text not in more)
         self._resubscribe()
 
     def unsubscribe(self, *filters: str) -> None:
-        """Unsubscribe from filters, also at brokers that the client moves to."""
+        """Unsubscribe from filters, also at brokers that the client moves to.
+
+        Each new connection does so again: the session can be from before, or prepared by the agent before.
+        """
         for text in filters:
             check_text(text, "a filter")
+        former = [*(text for text in self._former if text not in filters), *filter(is_client_filter, filters)]
+        self._former = _last_filters(former)
         self._filters = {text: qos for text, qos in self._filters.items() if text not in filters}
         with self._lock:
             if self._client is not None and self._client.is_connected() and filters:
@@ -382,6 +389,8 @@ class MovingClient:
         if reason.is_failure:
             log.warning("broker %r refuses client %s: %s", self.home, self.name, reason)
         else:
+            if former := self._former:
+                client.unsubscribe(list(former))
             client.subscribe(subscription_options(self._all_filters(), RETAINED_IF_NEW))
 
     def _published(self, client: Client, _d: object, number: int, reason: Any, _p: object) -> None:
@@ -440,14 +449,26 @@ class MovingClient:
         return found
 
     def _save_home(self, broker: str) -> None:
+        """Remember the broker; a client that cannot, such as with a full disk, connects nevertheless."""
         self.home = broker
-        if self._memory is not None:
-            draft = self._memory.with_name(f"{self._memory.name}.new")
+        if self._memory is None:
+            return
+        draft = self._memory.with_name(f"{self._memory.name}.new")
+        try:
             with draft.open("w") as file:
                 file.write(broker)
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(self._memory)
+        except OSError as error:
+            self._warnings.warn(
+                "memory",
+                "client %s cannot write %s, so it does not know after a restart that it is at %r: %s",
+                self.name,
+                self._memory,
+                broker,
+                error.strerror,
+            )
 
     # Received messages.
 
@@ -510,10 +531,19 @@ class MovingClient:
             if work is None:
                 return
             try:
+                self._open_again()
                 work()
                 self._register_if_due()  # also while there is always other work
             except Exception:  # for example in a policy; without an answer the client stays
                 log.exception("client %s failed to execute a request", self.name)
+
+    def _open_again(self) -> None:
+        """Connect if the last attempt could not even begin, for example because a certificate was missing."""
+        if self._client is None and not self._stopping.is_set():
+            try:
+                self._open(self.home)
+            except (BroadloomError, OSError) as error:
+                self._warnings.warn("connect", "client %s cannot connect yet: %s", self.name, error)
 
     def _register_if_due(self) -> None:
         if time.monotonic() > self._due:
@@ -668,6 +698,18 @@ class MovingClient:
         with self._lock:
             self._number = max(self._number + 1, time.time_ns() - self._clock_ahead)
             return self._number
+
+
+def _last_filters(filters: Sequence[str]) -> tuple[str, ...]:
+    """The last filters, as many as a client can have, and as long."""
+    kept: list[str] = []
+    size = 0
+    for text in reversed(filters):
+        size += len(text.encode())
+        if len(kept) == MOST_FILTERS or size > MOST_FILTER_BYTES:
+            break
+        kept.append(text)
+    return tuple(reversed(kept))
 
 
 def _with_tls(login: Login | None, plain: bool) -> Login:

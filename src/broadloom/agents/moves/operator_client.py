@@ -6,7 +6,7 @@ import http.client
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from broadloom.agents.moves.move_plans import MoveRefusedError
@@ -17,6 +17,22 @@ from broadloom.errors import InputError, UnreachableError
 ANSWER_SECONDS, AGAIN_SECONDS, PATIENCE = 30.0, 0.2, 10.0
 REFUSALS = (400, 409)  # status codes of a refused request; other errors are not about the client
 SendRequest = Callable[[str, str, dict[str, Any] | None, float], tuple[int, Any]]
+
+
+class LiveSummary(NamedTuple):
+    """Clients and their traffic, as an agent has counted it.
+
+    Attributes:
+        clients: the clients.
+        sent: their messages.
+        sites: the brokers.
+        left_out: number of messages that are not in `sent`, because there were too many topics.
+    """
+
+    clients: list[Resident]
+    sent: list[SentTraffic]
+    sites: dict[str, Site]
+    left_out: int
 
 
 class Operator:
@@ -77,13 +93,14 @@ class Operator:
         """Cancel a move; returns the move."""
         return self._ask("POST", f"/moves/{quote(move, safe='')}/cancel")
 
-    def summarize(self, seconds: float) -> tuple[list[Resident], list[SentTraffic], dict[str, Site]]:
-        """Count messages for some seconds; returns the clients, their messages, and the brokers."""
+    def summarize(self, seconds: float) -> LiveSummary:
+        """Count messages for some seconds."""
         answer = self._ask("POST", "/summarize", {"seconds": seconds}, wait=seconds)
-        return (
+        return LiveSummary(
             [resident_of(one) for one in answer["clients"]],
             [SentTraffic(*one) for one in answer["sent"]],
             {name: Site(tuple(place), capacity) for name, (place, capacity) in answer["sites"].items()},
+            answer["left_out"],
         )
 
     def _pages(self, name: str) -> list[dict[str, Any]]:

@@ -49,7 +49,21 @@ _LOGGED = re.compile(
     r"\(d\d, q\d, r\d, m\d+, '(?P<topic>.*)', \.\.\. \((?P<size>\d+) bytes\)\)"
 )
 MOST_FLOWS = 2_000_000  # rows of a traffic matrix
+MOST_TALLY_BYTES = 64 << 20  # of the traffic of all clients and topics
+ENTRY_BYTES = 600  # of the traffic of a client on a topic, without their names
 Rates = Mapping[tuple[str, str], float]
+
+
+class TrafficCount(NamedTuple):
+    """Traffic of all clients for some seconds.
+
+    Attributes:
+        sent: the messages of each client on each topic.
+        left_out: number of messages that are not in `sent`, because there were too many topics.
+    """
+
+    sent: list[SentTraffic]
+    left_out: int
 
 
 class SentTraffic(NamedTuple):
@@ -90,7 +104,7 @@ def watch_traffic(
     home_of: Callable[[str], str | None],
     ordinary: Container[str] = frozenset(),
     logs: Mapping[str, Sequence[Path]] = {},
-) -> list[SentTraffic]:
+) -> TrafficCount:
     """Count messages at all brokers for some seconds; a message counts at the home broker of its publisher.
 
     The publisher is the part of the message id before the colon, or, of messages without an id, what the log
@@ -108,10 +122,11 @@ def watch_traffic(
         UnreachableError: a broker does not answer, so its clients cannot be counted.
     """
     tallies: list[TrafficTally] = []
+    share = MOST_TALLY_BYTES // max(1, len(addresses) + sum(map(len, logs.values())))
     with ExitStack() as stack:
         clients: dict[str, Client] = {}
         for broker, address in addresses.items():
-            tallies.append(tally := TrafficTally())
+            tallies.append(tally := TrafficTally(share))
             clients[broker] = client = new_client(f"{MOVE_AGENT}-count-{secrets.token_hex(4)}", login)
             client.on_message = _counter(broker, home_of, tally)
             client.on_connect = lambda own, *_: own.subscribe("#", 0)
@@ -127,8 +142,15 @@ def watch_traffic(
         ends = {path: _size(path) for paths in logs.values() for path in paths}
         time.sleep(seconds)
         for broker, paths in logs.items():
-            tallies += [_logged_traffic(path, ends[path], broker, home_of, ordinary) for path in paths]
-    return sorted((one for tally in tallies for one in tally.sent()), key=lambda one: one.at)
+            for path in paths:
+                tallies.append(tally := TrafficTally(share))
+                _add_logged(tally, path, ends[path], broker, home_of, ordinary)
+    left_out = sum(tally.left_out for tally in tallies)
+    if left_out:
+        log.warning("%d messages are not counted, because there are too many topics", left_out)
+    return TrafficCount(
+        sorted((one for tally in tallies for one in tally.sent()), key=lambda one: one.at), left_out
+    )
 
 
 def _size(path: Path) -> int:
@@ -138,11 +160,15 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _logged_traffic(
-    path: Path, start: int, broker: str, home_of: Callable[[str], str | None], ordinary: Container[str]
-) -> TrafficTally:
-    """The messages of ordinary clients of a broker in its log, from a position on."""
-    tally = TrafficTally()
+def _add_logged(
+    tally: TrafficTally,
+    path: Path,
+    start: int,
+    broker: str,
+    home_of: Callable[[str], str | None],
+    ordinary: Container[str],
+) -> None:
+    """Count the messages of ordinary clients of a broker in its log, from a position on."""
     try:
         with path.open("rb") as file:
             file.seek(start if _size(path) >= start else 0)  # it can have been replaced
@@ -154,7 +180,6 @@ def _logged_traffic(
                     tally.add(SentTraffic(found["client"], time.time(), found["topic"], int(found["size"])))
     except OSError as error:
         log.warning("the log %s of broker %r cannot be read: %s", path, broker, error.strerror)
-    return tally
 
 
 def _wait_until_up(clients: Mapping[str, Client]) -> None:
@@ -168,7 +193,14 @@ def _wait_until_up(clients: Mapping[str, Client]) -> None:
 class TrafficTally:
     """Traffic per publisher and topic: the sum of all messages but the last, and the last one.
 
-    This keeps the time from the first to the last message and all bytes, in little memory.
+    This keeps the time from the first to the last message and all bytes, in little memory. When that is used
+    up, messages of a client on a topic that is not known yet are only counted.
+
+    Args:
+        most: bytes that it can take.
+
+    Attributes:
+        left_out: number of messages that are only counted.
 
     Examples:
         >>> tally = TrafficTally()
@@ -178,7 +210,10 @@ class TrafficTally:
         [(0, 20, 2), (2, 10, 1)]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_TALLY_BYTES) -> None:
+        self.left_out = 0
+        self._most = most
+        self._size = 0
         self._first: dict[tuple[str, str], SentTraffic] = {}
         self._last: dict[tuple[str, str], SentTraffic] = {}
 
@@ -186,7 +221,12 @@ class TrafficTally:
         """Count a message."""
         key = one.publisher, one.topic
         if (first := self._first.get(key)) is None:
-            self._first[key] = one
+            size = len(one.publisher.encode()) + len(one.topic.encode()) + ENTRY_BYTES
+            if self._size + size > self._most:
+                self.left_out += one.messages
+            else:
+                self._size += size
+                self._first[key] = one
             return
         if (last := self._last.get(key)) is not None:
             self._first[key] = first._replace(
