@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 import threading
 from contextlib import contextmanager
@@ -114,7 +115,7 @@ def test_a_session_whose_work_could_not_begin_is_processed_later(world, monkeypa
 
 def test_operators_change_nothing_while_what_clients_did_waits_for_the_journal(world, monkeypatch):
     """The client leaves while the disk is full: if a cancellation fitted, it would go to an ended session."""
-    monkeypatch.setattr(move_agent, "ROOM_SECONDS", 3600.0)
+    monkeypatch.setattr(move_agent, "ROOM_SECONDS", math.inf)
     world.register("a", "h")
     world.register("b", "h")
     move = world.agent.request_to_move("a", "f", "key")
