@@ -155,11 +155,11 @@ def test_a_wrong_policy_file_is_refused_with_a_reason(tmp_path, text, message):
 
 
 @given(
-    gap=st.floats(0.05, 4.0), offset=st.floats(0.0, 1.0), jitter=st.lists(st.floats(-0.1, 0.1), min_size=24)
+    gap=st.floats(0.05, 4.0), offset=st.floats(0.0, 1.0), jitter=st.lists(st.floats(-0.05, 0.05), min_size=24)
 )
 def test_a_client_leaves_home_between_two_messages(gap, offset, jitter):
-    """A quarter of a gap, or a quarter of a second, away from both, if messages come regularly."""
-    times = [gap * (number + jitter[number % len(jitter)]) for number in range(40)]
+    """Away from both, if messages come regularly: none is early or late by more than a fifth of the margin."""
+    times = [gap * number + min(gap, 1.0) * jitter[number % len(jitter)] for number in range(40)]
     now = times[20] + offset * gap
     for _ in range(50):
         wait = seconds_until_pause([at for at in times if at <= now], now)

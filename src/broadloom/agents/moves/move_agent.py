@@ -259,6 +259,7 @@ class MoveAgent:
                 if work is not None:
                     self._deferred.append(work)  # nothing was changed yet
                 self._stop_moving(error)
+                stepped = time.monotonic()
 
     def _stop_moving(self, error: StorageError) -> None:
         """The journal cannot be written: say so once."""
