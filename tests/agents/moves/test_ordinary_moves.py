@@ -158,7 +158,7 @@ def test_a_wrong_policy_file_is_refused_with_a_reason(tmp_path, text, message):
     gap=st.floats(0.05, 4.0), offset=st.floats(0.0, 1.0), jitter=st.lists(st.floats(-0.05, 0.05), min_size=24)
 )
 def test_a_client_leaves_home_between_two_messages(gap, offset, jitter):
-    """Away from both, if messages come regularly: none is early or late by more than a fifth of the margin."""
+    """Away from both, if messages come regularly: none is off by more than a fifth of the margin."""
     times = [gap * number + min(gap, 1.0) * jitter[number % len(jitter)] for number in range(40)]
     now = times[20] + offset * gap
     for _ in range(50):
@@ -227,9 +227,10 @@ def test_nothing_is_left_out_once_the_client_gets_messages_of_the_foreign_sessio
     assert move.is_wanted(a_publish("1"))
 
 
-def test_a_client_that_has_passed_the_relay_by_is_called_back():
-    """A router sends it to the foreign broker itself if the relay does not answer in time."""
-    move = Move("0" * 16, "c", "h", "f", MoveState.REPLICATED, 0.0, note=COMING)
+@pytest.mark.parametrize(("state", "note"), [(MoveState.REPLICATED, COMING), (MoveState.CONNECTED, "")])
+def test_a_client_that_has_passed_the_relay_by_is_called_back(state, note):
+    """A router sends it to the foreign broker itself if the relay does not answer in time or restarts."""
+    move = Move("0" * 16, "c", "h", "f", state, 0.0, note=note)
     registry = Registry()
     registry.apply([Resident("c", "h", (("t/1", 1),), None, 0.0, (), 0.0, ORDINARY, True), move])
     clients = Mock()
@@ -253,6 +254,10 @@ def test_a_client_that_has_passed_the_relay_by_is_called_back():
     for received in (called._on_witnessed, called._on_waiting):
         received(a_publish("1"))
         received(RelayedPublish(called._fence.encode(), called._codes["home"], 1, 1, False, b"", 0))
+    called._connection = Mock()
+    asyncio.run(called.call_back())  # the client is here
+    assert not called.is_wanted(a_publish("1"))
+    called._connection = None
     with pytest.raises(bl.UnreachableError):
         asyncio.run(called.call_back())
     assert called.is_wanted(a_publish("1"))  # the client can have received another one with this content

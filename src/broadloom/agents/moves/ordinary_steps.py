@@ -241,7 +241,7 @@ class OrdinarySteps:
         return replace(before, filters=seen.own_filters())
 
     def _call_back(self, move: Move) -> None:
-        """Call a client back that the router has sent past the relay, which did not answer it in time."""
+        """Call a client back if the router has sent it past the relay, which did not answer in time."""
         if not self._is_at(move.client, move.foreign):
             return
 
@@ -301,8 +301,11 @@ class OrdinarySteps:
             left = Abandoned(move.client, move.home, now, True)
             self._save([left, move.to(MoveState.REDIRECTED, now, note)])
             self._clients.release(move.client, move.foreign)
-        elif move.id not in self._left and self._is_due((move.id, move.state), now):
-            self._take_over(move, resident)
+        elif move.id not in self._left:
+            if self._is_due((move.id, move.state), now):
+                self._take_over(move, resident)
+        elif waited > BYPASS_SECONDS and self._is_due((move.id, COMING), now):
+            self._call_back(move)  # while there was no relay, the router has sent it to its broker
 
     def _await_arrival(self, move: Move, waited: float, now: float) -> None:
         """A client without a session has moved when the foreign broker shows that it is connected."""

@@ -238,13 +238,15 @@ class RelayedMove:
         await self._cut()
 
     async def call_back(self) -> None:
-        """The client has connected to the foreign broker directly: disconnect it, so that it comes here.
+        """If the client has connected to the foreign broker directly, disconnect it, so that it comes here.
 
         It has received some messages of its session there, so nothing can be left out of it any more.
 
         Raises:
             UnreachableError: the foreign broker does not answer.
         """
+        if self._connection is not None or self._is_drained or self.is_over:
+            return
         self._has_foreign = True
         self._known.clear()
         plan = self.plan
