@@ -1,4 +1,4 @@
-"""Reproduction of the papers: runs cases in this process or as Spark tasks, writes tables, claims, a page.
+"""Reproduction of the papers: runs cases in processes or as Spark tasks, writes tables, claims, a page.
 
 Cases that were run before are not run again, so a stopped run can be continued.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -61,12 +63,14 @@ def reproduce(
     engine: SparkEngine | None = None,
     spark: SparkSession | None = None,
     run: bool = True,
+    jobs: int = 1,
 ) -> Reproduction:
     """Run the cases of some figures, and write their tables, drawings and one page.
 
-    The cases run one after another in this process, unless an engine or a session of Spark is given. A case
-    that was run before, into the same folder, is not run again, so a stopped run continues. The page and the
-    table of claims cover all figures whose cases are in the folder, including those of other runs.
+    The cases run one after another in this process, unless several jobs, or an engine or a session of Spark
+    are given. A case that was run before, into the same folder, is not run again, so a stopped run continues.
+    The page and the table of claims cover all figures whose cases are in the folder, including those of other
+    runs.
 
     Args:
         figures: the figures, see `broadloom.papers.figures_of`.
@@ -75,6 +79,7 @@ def reproduce(
         engine: the Spark to use.
         spark: a session of your own, instead of an engine.
         run: run the missing cases; otherwise only write what is complete.
+        jobs: the number of cases that run at a time, each in a process of its own.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -88,7 +93,7 @@ def reproduce(
     pending = [(source, case) for source, case in requested if not read_case(case_file(folder, source, case))]
     if pending and run:
         if engine is None and spark is None:
-            _run_here(pending, folder)
+            run_cases(pending, folder, jobs)
         else:
             _run_on_spark(pending, folder, engine, spark)
     found = _complete_figures(reduced if run else {}, folder)
@@ -120,12 +125,19 @@ def _complete_figures(
     return found
 
 
-def _run_here(pending: list[tuple[str, Case]], folder: Path) -> None:
-    """Run one case after another in this process; a case is on disk as soon as it is done."""
+def run_cases(pending: Sequence[tuple[str, Case]], folder: Path, jobs: int = 1) -> None:
+    """Run cases, `jobs` at a time; a case is on disk as soon as it is done."""
     with stage("cases", len(pending)) as done:
-        for number, (key, case) in enumerate(pending, start=1):
-            run_case(key, case, folder)
-            done(number)
+        if jobs == 1:
+            for number, (key, case) in enumerate(pending, start=1):
+                run_case(key, case, folder)
+                done(number)
+            return
+        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+            running = [pool.submit(run_case, key, case, folder) for key, case in pending]
+            for number, finished in enumerate(as_completed(running), start=1):
+                finished.result()
+                done(number)
 
 
 def _run_on_spark(
