@@ -48,8 +48,8 @@ VERDICTS = {
     REPRODUCED: "the claim holds by the rule of its kind",
     SURPASSED: "seconds or a cost that ours beat, by the factor shown; counted apart",
     CONTRADICTED: (
-        "the claim does not hold in our experiment, on the data that the set-up names; the reason is an "
-        "experiment, or not known"
+        "the claim does not hold in our experiment, on the data that we have; the reason is an experiment, "
+        "or not known"
     ),
     IMPOSSIBLE: "the claim cannot hold by the paper's own definitions",
     NOT_COMPARABLE: (
@@ -235,7 +235,7 @@ class Claim:
 
     def _holding(self, others: Mapping[str, FigureRows]) -> tuple[int, int] | None:
         """The number of settings in which the claim holds, and of all; None if they were not run."""
-        if self.settings is None or self.experiment not in others:
+        if self.settings is None or self.experiment is None or self.experiment not in others:
             return None
         return self.settings(others[self.experiment])
 
@@ -271,13 +271,14 @@ class Claim:
 
     def _reason(self, verdict: str, ours: float, rows: FigureRows, others: Mapping[str, FigureRows]) -> str:
         parts = [f"{self.missing} would be needed"] if self.missing else []
-        if self.missing and self.theirs:
+        if self.missing and self.kind == NUMBER and self.theirs:
             parts.append(f"ours is {plain(ours / self.theirs)} times theirs")
         if verdict == NOT_COMPARABLE and not self.missing:
             parts.append("settings that the paper leaves open decide it")
         own = self._own_reason(rows, others)
-        parts += [own] if own != NOT_KNOWN or not parts else []
-        return "; ".join(parts)
+        if parts:  # the reason is known
+            own = own.removeprefix(NOT_KNOWN).removeprefix("; ")
+        return "; ".join([*parts, own] if own else parts)
 
     def _own_reason(self, rows: FigureRows, others: Mapping[str, FigureRows]) -> str:
         if isinstance(self.reason, str):

@@ -19,7 +19,6 @@ from broadloom.papers.drawings import draw
 from broadloom.papers.evidence_page import write_page
 from broadloom.papers.figures import (
     CONTRADICTED,
-    NOT_COMPARABLE,
     NOT_MEASURED,
     Case,
     Figure,
@@ -97,15 +96,19 @@ def reproduce(
         else:
             _run_on_spark(pending, folder, engine, spark)
     found = _complete_figures(reduced if run else {}, folder)
-    rows = {figure.key: figure_rows for figure, (figure_rows, _) in found.items()}
-    claims = {figure: write_figure(figure, rows, folder, small) for figure, (_, small) in found.items()}
+    rows: dict[bool, dict[str, FigureRows]] = {True: {}, False: {}}  # by whether the size is reduced
+    for figure, (figure_rows, small) in found.items():
+        rows[small][figure.key] = figure_rows
+    claims = {
+        figure: write_figure(figure, rows[small], folder, small) for figure, (_, small) in found.items()
+    }
     every = [claim for of_figure in claims.values() for claim in of_figure]
     if every:
         write_rows(every, folder / "claims.parquet")
     page = write_page({figure: small for figure, (_, small) in found.items()}, every, folder)
-    verdicts = [claim for figure in figures for claim in claims.get(figure, [])]
+    requested_claims = [claim for figure in figures for claim in claims.get(figure, [])]
     done = len(pending) if run else 0
-    return Reproduction(page, verdicts, done, len(requested) - len(pending), every)
+    return Reproduction(page, requested_claims, done, len(requested) - len(pending), every)
 
 
 def _complete_figures(
@@ -186,17 +189,21 @@ def write_figure(
 
     Args:
         figure: the figure.
-        rows: the rows of all figures by key, because the reason for a verdict can be another figure.
+        rows: the rows of all figures of that size by key: the reason for a verdict can be another figure.
         folder: where to write.
         quick: whether the rows have reduced sizes.
     """
-    own = rows[figure.key]
-    write_rows(own.all, folder / f"{figure.key}.parquet")
-    draw(figure, own, folder / f"{figure.key}.svg")
+    write_rows(rows[figure.key].all, folder / f"{figure.key}.parquet")
+    draw(figure, rows[figure.key], folder / f"{figure.key}.svg")
+    return verdicts(figure, rows, quick)
+
+
+def verdicts(figure: Figure, rows: Mapping[str, FigureRows], quick: bool = False) -> list[dict[str, Any]]:
+    """One verdict per claim of a figure, from the rows of all figures of that size by key."""
     checked = [claim for claim in figure.claims if not (quick and claim.at_full_size)]
     size = REDUCED if quick else FULL
     found = [
-        {"paper": figure.paper, "figure": figure.key, "size": size, **claim.verdict(own, rows)}
+        {"paper": figure.paper, "figure": figure.key, "size": size, **claim.verdict(rows[figure.key], rows)}
         for claim in checked
     ]
     return [_provisional(claim) if quick else claim for claim in found]
@@ -209,6 +216,6 @@ def _provisional(claim: dict[str, Any]) -> dict[str, Any]:
         >>> _provisional({"verdict": "contradicted", "reason": "2 s"})
         {'verdict': 'not measured', 'reason': 'does not hold at reduced size: 2 s'}
     """
-    if claim["verdict"] not in (CONTRADICTED, NOT_COMPARABLE):
+    if claim["verdict"] != CONTRADICTED:
         return claim
     return claim | {"verdict": NOT_MEASURED, "reason": f"does not hold at reduced size: {claim['reason']}"}
