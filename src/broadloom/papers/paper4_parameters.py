@@ -150,7 +150,7 @@ def _of_sizes(quick: bool) -> list[Case]:
         {"set": "1HH", "seed": seed, "subscribers": m} | network
         for network in ({"brokers": brokers, "latency": "loose"}, {"brokers": brokers // 2})
         for m in sizes
-        for seed in (seeds(quick) if m <= 250_000 else range(3))
+        for seed in seeds(quick)
     ]
 
 
