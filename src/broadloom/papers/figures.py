@@ -394,20 +394,16 @@ def twice_error(values: Sequence[float] | np.ndarray[Any, np.dtype[np.float64]])
 
 
 def tried(theirs: float, found: Mapping[str, float]) -> str:
-    """A reason for a number: the variants that were tried, and which of them give the paper's number.
+    """A reason for a number: the variants that were tried, and which of them are near the paper's number.
 
     Examples:
         >>> tried(10, {"ties at random": 9.0, "smallest pair": 20.0})
-        "ties at random gives the paper's number; tried: ties at random 9, smallest pair 20"
+        "near the paper's with ties at random; tried: ties at random 9, smallest pair 20"
         >>> tried(10, {"smallest pair": 20.0})
         'not known; tried: smallest pair 20'
     """
     near = [name for name, value in found.items() if abs(value - theirs) <= NEAR * abs(theirs)]
-    head = (
-        f"{' and '.join(near)} {'give' if len(near) > 1 else 'gives'} the paper's number"
-        if near
-        else NOT_KNOWN
-    )
+    head = f"near the paper's with {' and with '.join(near)}" if near else NOT_KNOWN
     return f"{head}; tried: " + ", ".join(f"{name} {plain(value)}" for name, value in found.items())
 
 

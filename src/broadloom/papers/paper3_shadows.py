@@ -49,6 +49,13 @@ REBUILDS = 100  # rounds with a Low-ODA from scratch; all rounds if there are fe
 SHADOW, NAIVE, FRESH = ({"algorithm": name} for name in ("shadow", "naive", "low-oda"))
 GREEDY, PRIMAL_DUAL, WEIGHT_0 = "greedy", "primal-dual-printed", "primal-dual"
 UNWEIGHTED = "greedy-unweighted"
+# Names of the rules in texts.
+NAMES = {
+    GREEDY: "greedy",
+    UNWEIGHTED: "greedy (equal weights of nodes)",
+    PRIMAL_DUAL: "primal-dual",
+    WEIGHT_0: "primal-dual (weight 0 allowed)",
+}
 COVERS, RULES_KEY = "paper3-covers", "paper3-rules"
 ALLOWS_0 = {"setup": "line 8 of Alg. 12 allows weight 0; not in the paper", "repeats": True}
 
@@ -155,7 +162,7 @@ def _by_rule(theirs: float, column: str, of_run: Summary, kind: str) -> Reason:
         return tried(
             theirs,
             {
-                f"{rule}, {law} sizes": _per_run(rows, column, of_run, algorithm=rule, law=law)
+                f"{NAMES[rule]} with {law} sizes": _per_run(rows, column, of_run, algorithm=rule, law=law)
                 for rule, law in rows.points("algorithm", "law")
                 if rule.startswith(kind)
             },
@@ -170,7 +177,7 @@ def _of_nodes(
     return Claim(
         NUMBER,
         "VI-A",
-        f"{text}, {rule}",
+        f"{text}, {NAMES[rule]}",
         lambda rows: _per_run(rows, column, of_run, algorithm=rule),
         theirs,
         reason=_by_rule(theirs, column, of_run, rule.split("-")[0]),
@@ -201,7 +208,7 @@ def _of_backups(rule: str, share: float, **more: Any) -> tuple[Claim, ...]:
         Claim(
             TREND,
             "VI-A",
-            f"backups rise linearly with the size of a subscription, {rule}",
+            f"backups rise linearly with the size of a subscription, {NAMES[rule]}",
             _linear("backups_of", rule),
             **more,
         ),
@@ -216,7 +223,7 @@ def _of_primaries(rule: str, **more: Any) -> tuple[Claim, ...]:
         Claim(
             TREND,
             "VI-A",
-            f"primaries rise linearly with the size of a subscription, {rule}",
+            f"primaries rise linearly with the size of a subscription, {NAMES[rule]}",
             _linear("primaries", rule),
             **more,
         ),
@@ -320,9 +327,8 @@ def _of_covers(column: str) -> Reason:
     return lambda rows: (
         f"{NOT_KNOWN}; tried, after {rows.largest('round'):,} rounds: "
         + ", ".join(
-            f"{rule} {plain(_last(rows, column, backups=rule))}" for (rule,) in rows.points("backups")
+            f"{NAMES[rule]} {plain(_last(rows, column, backups=rule))}" for (rule,) in rows.points("backups")
         )
-        + " (greedy-unweighted is Alg. 11 with equal weights of nodes)"
     )
 
 
@@ -346,7 +352,7 @@ FIG4 = Figure(
             lambda rows: rows.mean("max_degree", round=1000, backups=GREEDY),
             84,
             reason=lambda rows: tried(
-                84, {rule: _last(rows, backups=rule) for (rule,) in rows.points("backups")}
+                84, {NAMES[rule]: _last(rows, backups=rule) for (rule,) in rows.points("backups")}
             ),
             experiment=COVERS,
             at_full_size=True,
@@ -366,7 +372,7 @@ FIG4 = Figure(
             Claim(
                 TREND,
                 "VI-A",
-                f"the {what} degree rises under churn, {rule} backups",
+                f"the {what} degree rises under churn, {NAMES[rule]} backups",
                 trend(column, "round", 1, ("seed",), backups=rule),
             )
             for what, column in (("maximum", "max_degree"), ("average", "mean_degree"))
@@ -403,12 +409,12 @@ def _grows_less(what: str, column: str) -> Claim:
 
 
 def _steps(rows: FigureRows, column: str) -> FigureRows:
-    """One row per seed and pair of successive coverage factors: by how much a column falls."""
+    """One row per seed and pair of successive coverage factors: by how much a column differs."""
     found = []
     for (seed,) in rows.points("seed"):
         means = [rows.mean(column, coverage=c, seed=seed) for (c,) in rows.points("coverage")]
         found += [
-            {"seed": seed, "step": step, "fall": one - next_one}
+            {"seed": seed, "step": step, "difference": abs(one - next_one)}
             for step, (one, next_one) in enumerate(pairwise(means), start=1)
         ]
     return FigureRows(tuple(found))
@@ -417,15 +423,15 @@ def _steps(rows: FigureRows, column: str) -> FigureRows:
 def _shrinks(what: str, steps: Callable[[FigureRows], FigureRows]) -> Claim:
     def by_step(rows: FigureRows) -> str:
         found = steps(rows)
-        return f"{NOT_KNOWN}; from each factor to the next it falls by " + ", ".join(
-            plain(found.mean("fall", step=step)) for (step,) in found.points("step")
+        return f"{NOT_KNOWN}; from each factor to the next it differs by " + ", ".join(
+            plain(found.mean("difference", step=step)) for (step,) in found.points("step")
         )
 
     return Claim(
         TREND,
         "VI-B",
         f"the difference in the {what} shrinks with successive coverage factors",
-        lambda rows: trend("fall", "step", -1, ("seed",))(steps(rows)),
+        lambda rows: trend("difference", "step", -1, ("seed",))(steps(rows)),
         reason=by_step,
     )
 

@@ -68,11 +68,11 @@ DRAWN_ALGORITHMS = ("gr*", "gr", "gr-no-latency", "closest-unbalanced", "closest
 ONE_LEVEL = (*DRAWN_ALGORITHMS, ROOM_NEXT, ROOM_LATER, PRINTED_SLP1)
 GENERATOR = "the paper's workload generator (reference [6], not public)"
 REPORT = "the technical report [15], which has the results,"
-FROM_1024 = "as printed, but the search for a certificate begins at g = 1024, not at 4"
-TREE_SETUP = f"{FROM_1024}; latency, load and threshold ({GAMMA:g}) of inner brokers are our reading"
+FROM_1024 = "as printed, but the search begins at g = 1024, not at 4"
+TREE_SETUP = f"{FROM_1024}; latency, load and threshold ({GAMMA:g}) of inner brokers are ours"
 _LEVEL = {"L": "low", "H": "high"}
 LEAST_TIGHT_LBF = (5.5, 6.5)  # the paper: "the minimum possible lbf is around 6"
-TIGHT_SETUP = "the first geography with a least possible lbf from 5.5 to 6.5 (the paper: around 6)"
+TIGHT_SETUP = "a geography with a least lbf from 5.5 to 6.5 (the paper: around 6)"
 
 
 def _problem(case: Case, **more: Any) -> AssignmentProblem:
