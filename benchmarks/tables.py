@@ -28,6 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 import broadloom as bl
 from _common import RESULTS, cell, columns
+from broadloom.papers import FIGURES
+from broadloom.papers.figures import plain
+from broadloom.papers.reproduction import FULL
 from cli_reference import purposes
 from licences import licences
 
@@ -121,6 +124,30 @@ def misses(name: str) -> Rows:
     return missed or [{"claim": f"nothing: all of {len(claims)} claims hold"}]
 
 
+def paper_claims() -> Rows:
+    """The claims of the papers as the docs list them; `noted` tells which have a set-up or a reason."""
+    shown = {figure.key: figure.shown for figure in FIGURES}
+    rows = []
+    for claim in section_rows("papers/claims"):
+        size = "" if claim["size"] == FULL else ", reduced"
+        row = {
+            "paper": claim["paper"],
+            "figure": f"{shown.get(claim['figure'], claim['figure'])}{size}",
+            "verdict": claim["verdict"] + ("" if claim.get("counted", True) else " (another set-up)"),
+            "factor": plain(claim["factor"]) if claim["factor"] else "",
+            "set-up": claim["setup"],
+            "noted": "yes" if claim["setup"] or claim["reason"] else "no",
+        }
+        row |= {name: claim[name] for name in ("where", "claim", "kind", "theirs", "ours", "reason")}
+        rows.append({name: _escaped(value) for name, value in row.items()})
+    return rows
+
+
+def _escaped(value: Any) -> Any:
+    """A text in which Markdown reads stars as stars, as in Gr*."""
+    return value.replace("*", "\\*") if isinstance(value, str) else value
+
+
 LISTS: dict[str, Callable[[], Rows]] = {
     "link algorithms": partial(algorithms, "link"),
     "assign algorithms": partial(algorithms, "assign", "AssignmentProblem"),
@@ -130,6 +157,7 @@ LISTS: dict[str, Callable[[], Rows]] = {
     "other names": partial(documented_names, top=False),
     "link misses": partial(misses, "link"),
     "pipeline misses": partial(misses, "pipeline"),
+    "paper claims": paper_claims,
 }
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ from broadloom.papers import (
     paper3_shadows,
     paper4_assignment,
     paper4_parameters,
+    paper4_samples,
     paper5_markets,
 )
-from broadloom.papers.case_files import case_file, read_case, write_case
+from broadloom.papers.case_files import case_file, pack, read_case, unpack, write_case
 from broadloom.papers.cited_papers import PAPERS
 from broadloom.papers.drawings import curves_of, draw_panel
 from broadloom.papers.evidence_page import scores
@@ -42,11 +43,13 @@ from broadloom.papers.figures import (
     Claim,
     FigureRows,
     Measured,
+    mean_of,
     order,
     trend,
 )
 from broadloom.papers.paper1_weighted_overlays import GENERATED, KING, MEASURED, latencies
-from broadloom.papers.reproduction import reproduce
+from broadloom.papers.reproduction import reproduce, run_cases, verdicts
+from broadloom.storage import to_json_value
 
 
 def rows_of(figure, *cases):
@@ -132,7 +135,7 @@ def test_figures_are_complete(figure):
     for cases in (quick, full):
         texts = [json.dumps(case, sort_keys=True) for case in cases]
         assert len(set(texts)) == len(texts) > 0
-        measured = {"round", "topics", "shadow_size", "size", "shortest", "load"}
+        measured = {"round", "topics", "shadow_size", "size", "shortest", "share"}
         assert all(figure.x in {*measured, *case} for case in cases)
         assert {*figure.curves} <= {"algorithm", "kind", *cases[0]}
     assert quick != full
@@ -201,9 +204,11 @@ NOTHING = FigureRows(())
         (TIME, "", 10, 20, CONTRADICTED),
         (ORDER, "", None, Measured(0.1, 0.05), REPRODUCED),
         (ORDER, "", None, Measured(0.1, 0.2), CONTRADICTED),
-        (ORDER, "", None, Measured(0.0), CONTRADICTED),
-        (ORDER, "alike", None, Measured(-0.05), REPRODUCED),
-        (ORDER, "alike", None, Measured(0.2), CONTRADICTED),
+        (ORDER, "", None, Measured(0.0, 0.0), CONTRADICTED),
+        (ORDER, "", None, Measured(0.5), NOT_MEASURED),
+        (ORDER, "alike", None, Measured(-0.05, 0.0), REPRODUCED),
+        (ORDER, "alike", None, Measured(0.2, 0.0), CONTRADICTED),
+        (ORDER, "alike", None, Measured(0.0), NOT_MEASURED),
         (TREND, "", None, Measured(0.0, 0.0), CONTRADICTED),
         (TREND, "", None, Measured(-0.0, 0.0), CONTRADICTED),
         (TREND, "", None, Measured(0.5, 0.1, holds=False), CONTRADICTED),
@@ -211,7 +216,7 @@ NOTHING = FigureRows(())
     ],
 )
 def test_verdicts(kind, relation, theirs, ours, verdict):
-    """One rule per kind: bounds have no tolerance, and an equality is neither an order nor a trend."""
+    """One rule per kind: bounds have no tolerance; an equality or a single pair is no order and no trend."""
     claim = Claim(kind, "I", "a claim", lambda _: ours, theirs, relation, reason="an experiment")
     found = claim.verdict(NOTHING)
     assert found["verdict"] == verdict
@@ -225,6 +230,48 @@ def test_a_cost_can_be_surpassed_another_number_cannot():
         for cost in (True, False)
     ]
     assert verdicts == [SURPASSED, CONTRADICTED]
+
+
+def test_a_ratio_of_our_times_is_never_surpassed():
+    """Seconds that ours beat are surpassed; a ratio of two times is reproduced or not."""
+    verdicts = [
+        Claim(TIME, "I", "a time", mean_of("s"), 10, is_ratio=ratio).verdict(FigureRows(({"s": ours},)))
+        for ours, ratio in ((1.0, False), (1.0, True), (9.0, True), (20.0, True))
+    ]
+    assert [found["verdict"] for found in verdicts] == [SURPASSED, CONTRADICTED, REPRODUCED, CONTRADICTED]
+
+
+@pytest.mark.parametrize("ours", [1.0, 10.0, 100.0])
+def test_a_number_on_missing_data_is_not_comparable_even_if_it_agrees(ours):
+    claim = Claim(NUMBER, "I", "a number", lambda _: ours, 10, missing="the data")
+    found = claim.verdict(NOTHING)
+    assert found["verdict"] == NOT_COMPARABLE
+    assert found["reason"] == f"the data would be needed; ours is {ours / 10:g} times theirs"
+
+
+@pytest.mark.parametrize(
+    ("value", "holding", "verdict"),
+    [
+        (1.0, 30, REPRODUCED),
+        (1.0, 10, NOT_COMPARABLE),
+        (-1.0, 30, NOT_COMPARABLE),
+        (-1.0, 10, CONTRADICTED),
+    ],
+)
+def test_settings_that_a_paper_leaves_open_decide_if_most_disagree(value, holding, verdict):
+    """The judged setting and most of the others must agree, in both directions."""
+    claim = Claim(
+        ORDER,
+        "I",
+        "an order",
+        lambda _: Measured(value, 0.1),
+        settings=lambda _: (holding, 36),
+        experiment="paper1-x",
+    )
+    found = claim.verdict(NOTHING, {"paper1-x": NOTHING})
+    assert found["verdict"] == verdict
+    assert found["setup"] == f"it holds in {holding} of 36 settings (experiment `paper1-x`)"
+    assert claim.verdict(NOTHING)["verdict"] == (REPRODUCED if value > 0 else CONTRADICTED)
 
 
 def test_a_reason_is_the_result_of_an_experiment():
@@ -241,7 +288,7 @@ def test_a_reason_is_the_result_of_an_experiment():
         reason=lambda r: f"{r.mean('seconds')} s",
         experiment="paper1-x",
     )
-    assert other.verdict(NOTHING, {"paper1-x": rows})["reason"] == "2.0 s (experiment paper1-x)"
+    assert other.verdict(NOTHING, {"paper1-x": rows})["reason"] == "2.0 s (experiment `paper1-x`)"
     assert other.verdict(NOTHING)["reason"].startswith(NOT_KNOWN)
 
 
@@ -265,6 +312,16 @@ def test_orders_and_trends_are_measured_in_pairs():
     assert not (found.value > found.margin and found.holds)
 
 
+def test_one_run_decides_neither_an_order_nor_a_trend():
+    """A standard error needs two runs, also if there is no difference."""
+    rows = FigureRows(tuple({"x": x, "seed": 0, "y": y} for x, y in ((1, 1.0), (2, 2.0), (3, 3.0))))
+    sides = {"x": 1}, {"x": 3}
+    for ours in (trend("y", "x", 1), trend("y", "x", 0), order("y", *sides, ("seed",))):
+        assert np.isnan(ours(rows).margin)
+    claim = Claim(TREND, "I", "y rises", trend("y", "x", 1))
+    assert claim.verdict(rows)["verdict"] == NOT_MEASURED
+
+
 def test_scores_are_per_paper_size_and_kind():
     claims = [
         {"paper": 1, "size": "the paper's", "kind": TREND, "verdict": REPRODUCED},
@@ -273,7 +330,8 @@ def test_scores_are_per_paper_size_and_kind():
         {"paper": 1, "size": "the paper's", "kind": TIME, "verdict": SURPASSED},
         {"paper": 2, "size": "the paper's", "kind": TREND, "verdict": REPRODUCED},
     ]
-    rows = scores(claims)
+    again = [claims[0] | {"counted": False}]
+    rows = scores([claim | {"counted": True} for claim in claims] + again)
     assert [(row["paper"], row["size"], row["kind"], row["claims"]) for row in rows] == [
         (1, "the paper's", TREND, 2),
         (1, "the paper's", TIME, 1),
@@ -293,7 +351,7 @@ def test_every_curve_is_drawn(figure):
     found = {panel.y: 2.0 for panel in figure.panels}
     first, last = (list(figure.cases(True))[at] for at in (0, -1))
     rows = [
-        dict.fromkeys(("round", "topics", "size", "shadow_size", "shortest", "load"), 3)
+        dict.fromkeys(("round", "topics", "size", "shadow_size", "shortest", "load", "share"), 3)
         | {"kind": "join", "algorithm": name}
         | case
         | found
@@ -339,9 +397,10 @@ def test_every_claim_is_well_formed(figure):
         assert claim.kind in KINDS
         assert (claim.theirs is None) == (claim.kind in (ORDER, TREND))
         assert claim.relation in (("at most", "at least") if claim.kind == BOUND else ("", "alike"))
-        assert claim.otherwise in (CONTRADICTED, IMPOSSIBLE, NOT_COMPARABLE)
-        if claim.otherwise == NOT_COMPARABLE:
-            assert claim.reason != NOT_KNOWN, "what would be needed to compare it?"
+        assert claim.otherwise in (CONTRADICTED, IMPOSSIBLE)
+        assert not (claim.is_ratio and claim.kind != TIME)
+        assert not (claim.is_cost and claim.kind != NUMBER)
+        assert claim.settings is None or claim.experiment is not None
         if claim.experiment is not None:
             assert claim.experiment in {other.key for other in FIGURES}
 
@@ -435,9 +494,82 @@ def test_the_page_has_the_claims_that_the_guide_lists():
         assert html.unescape(text) == claim["claim"]
         line = html.unescape(re.sub(r"<[^>]*>", "", rest))
         assert line.startswith(f"theirs: {claim['theirs']}; ours: {claim['ours'] or '-'}")
-        assert line.endswith(claim["reason"])
+        assert line.endswith(re.sub(r"experiment `(paper\d-[a-z]+)`", r"experiment \1", claim["reason"]))
     for paper, names in EVALUATED.items():
         assert all(f"id='paper{paper}-{name}'" in page for name in names)
+
+
+RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+@pytest.fixture(scope="module")
+def kept_rows(tmp_path_factory):
+    """The rows of all figures in the repository, by key; those of figures that are not kept are missing."""
+    folder = tmp_path_factory.mktemp("kept")
+    (folder / "cases").mkdir()
+    for path in sorted((RESULTS / "reproduction").glob("*.json.gz")):
+        unpack(path, folder)
+    rows = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paper1_weighted_overlays, "latency_sources", lambda: list(MEASURED))
+        for figure in FIGURES:
+            if (RESULTS / "reproduction" / f"{figure.source}.json.gz").exists():
+                cases = [read_case(case_file(folder, figure.source, case)) for case in figure.cases(False)]
+                assert all(cases), f"{figure.source}.json.gz lacks cases of {figure.key}"
+                rows[figure.key] = FigureRows(tuple(row for of_case in cases for row in of_case))
+    return rows
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
+def test_the_kept_rows_give_the_kept_claims(figure, kept_rows, monkeypatch):
+    """Anybody can judge the claims again from the rows in the repository."""
+    if figure.key not in kept_rows:
+        pytest.skip("its rows are not kept yet")
+    monkeypatch.setattr(paper1_weighted_overlays, "latency_sources", lambda: list(MEASURED))
+    claims = json.loads((RESULTS / "papers.json").read_text())["claims"]["rows"]
+    kept = [claim for claim in claims if claim["figure"] == figure.key]
+    assert json.loads(json.dumps(to_json_value(verdicts(figure, kept_rows)))) == kept
+
+
+def test_packed_cases_are_the_same_when_unpacked(tmp_path):
+    """The file of a figure has all rows of its cases, in the same bytes each time."""
+    cases = [{"seed": seed, "width": None if seed else 0.5} for seed in range(2)]
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        (folder / "cases").mkdir(parents=True)
+    packed = [tmp_path / f"{name}.json.gz" for name in ("one", "other")]
+    write_case([cases[0] | {"algorithm": "gm", "seconds": 1 / 3}], case_file(first, "paper1-x", cases[0]))
+    assert not pack(first, "paper1-x", cases, packed[0])
+    rows = [cases[1] | {"algorithm": name, "seconds": None} for name in ("gm", "grmaw")]
+    write_case(rows, case_file(first, "paper1-x", cases[1]))
+    assert pack(first, "paper1-x", cases, packed[0])
+    unpack(packed[0], second)
+    assert pack(second, "paper1-x", cases, packed[1])
+    assert packed[0].read_bytes() == packed[1].read_bytes()
+    for case in cases:
+        found = [read_case(case_file(folder, "paper1-x", case)) for folder in (first, second)]
+        assert found[0] == found[1] != []
+    assert found[1] == [{"seed": 1, "algorithm": name} for name in ("gm", "grmaw")]
+
+
+def test_cases_run_in_processes(tmp_path):
+    """Several jobs write the same rows as one."""
+    figure = paper2_low_degree.BOUNDS
+    pending = [(figure.key, case) for case in list(figure.cases(True))[:2]]
+    for jobs in (1, 2):
+        (tmp_path / str(jobs) / "cases").mkdir(parents=True)
+        run_cases(pending, tmp_path / str(jobs), jobs)
+    for key, case in pending:
+        one, two = (read_case(case_file(tmp_path / str(jobs), key, case)) for jobs in (1, 2))
+        assert one == two != []
+
+
+def test_gr_star_can_be_far_from_the_optimum():
+    """Paper 4, discussion: an instance where Gr* needs over a hundred times the bandwidth of SLP1."""
+    case = {"distance": 100, "seed": 0, "subscribers": 400}
+    rows = rows_of(paper4_samples.INSTANCE, case)
+    assert rows.mean("over_slp1", algorithm="gr*") > 100
+    assert rows.mean("feasible") == 1
 
 
 def test_the_citation_file_has_the_five_papers():

@@ -28,6 +28,7 @@ def reproduce(
     show_only: Annotated[
         bool, typer.Option("--show-only", help="Run nothing: write the page of the cases that are complete.")
     ] = False,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Cases that run at a time, in processes.")] = 1,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
@@ -36,8 +37,8 @@ def reproduce(
 ) -> None:
     """Run the experiments of the papers, draw them, and judge each claim of their texts.
 
-    The cases run in this process, one after another; --master or --remote runs them on Spark. An interrupted
-    run continues where it stopped. BROADLOOM_DATA can name a folder of measured latencies.
+    The cases run one after another, or --jobs at a time; --master or --remote runs them on Spark. An
+    interrupted run continues where it stopped. BROADLOOM_DATA can name a folder of measured latencies.
 
     Example: broadloom reproduce 2 fig1 --quick
     """
@@ -54,7 +55,7 @@ def reproduce(
     from broadloom.papers.reproduction import reproduce as run
 
     with progress(quiet):
-        found = run(figures_of(paper, figure), output, quick, engine, run=not show_only)
+        found = run(figures_of(paper, figure), output, quick, engine, run=not show_only, jobs=jobs)
     text = f"{found.run:,} cases run, {found.known:,} known before -> {found.page}"
     counted = scores(found.claims)
     record = {"output": str(output), "page": str(found.page), "claims": found.claims, "scores": counted}

@@ -9,6 +9,7 @@ from broadloom.papers import (
     paper3_shadows,
     paper4_assignment,
     paper4_parameters,
+    paper4_samples,
     paper4_trees,
     paper5_markets,
 )
@@ -23,6 +24,7 @@ FIGURES: tuple[Figure, ...] = (
     *paper4_assignment.FIGURES,
     *paper4_trees.FIGURES,
     *paper4_parameters.FIGURES,
+    *paper4_samples.FIGURES,
     *paper5_markets.FIGURES,
 )
 

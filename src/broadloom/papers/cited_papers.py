@@ -71,7 +71,7 @@ PAPERS: dict[int, CitedPaper] = {
         "shadows",
         "All links that a round adds or removes are repair edges, including those of a node that leaves. "
         "Low-ODA is built from scratch in a hundred of the rounds, each time also for the round before. Line "
-        "8 of Alg. 12 allows weight 0; the experiment rules has it as printed, too.",
+        "8 of Alg. 12 is as printed (weight above 0); second rows of Fig. 3 have ours (weight 0 allowed).",
     ),
     4: CitedPaper(
         ("Albert Yu", "Pankaj K. Agarwal", "Jun Yang"),
@@ -80,9 +80,9 @@ PAPERS: dict[int, CitedPaper] = {
         2011,
         "",
         "subscriber assignment",
-        "SLP1 and SLP run as printed, with two exceptions. The search for a certificate begins at g = 1024, "
-        "not at 4, and ends after 3 linear programs: smaller samples miss subscribers (experiment "
-        "fractional). Subscribers that are outside the filters even then get any broker in time. In a tree, "
+        "SLP1 and SLP run as printed, except that the search for a certificate begins at g = 1024, not at 4, "
+        "which saves hundreds of linear programs (experiment `search`). Subscribers for whom the filters "
+        "leave no room within the load limits get any broker in time. In a tree, "
         "the latency, the load and the threshold gamma of inner brokers are our reading, because the paper "
         "has them in a technical report that is not available: an inner broker is open to a subscriber if at "
         "least a share gamma of its leaves is in time. The workload generator is not public either.",
@@ -96,7 +96,8 @@ PAPERS: dict[int, CitedPaper] = {
         2011,
         "",
         "minimum cost",
-        "Steiner mixing has one tree per channel. The paper does not state its prices and subscriptions; the "
-        "experiment settings tries 36 combinations.",
+        "Steiner mixing has one tree per channel, and minimum spanning trees connect the brokers; second "
+        "rows have shortest paths between pairs. The paper does not state its prices and subscriptions; the "
+        "experiment `settings` tries 36 combinations.",
     ),
 }

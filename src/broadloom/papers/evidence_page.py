@@ -72,13 +72,18 @@ def write_page(reduced: Mapping[Figure, bool], claims: Sequence[Mapping[str, Any
 def scores(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row per paper, size of the runs, and kind of claim: how many have each verdict.
 
+    Other set-ups of a claim are not counted.
+
     Examples:
-        >>> (row,) = scores([{"paper": 2, "size": "reduced", "kind": "trend", "verdict": "reproduced"}])
+        >>> claim = {"paper": 2, "size": "reduced", "kind": "trend", "verdict": "reproduced", "counted": True}
+        >>> (row,) = scores([claim, claim | {"counted": False}])
         >>> row["claims"], row["reproduced"], row["contradicted"]
         (1, 1, 0)
     """
     names = ("paper", "size", "kind")
-    counted = Counter((*(claim[name] for name in names), claim["verdict"]) for claim in claims)
+    counted = Counter(
+        (*(claim[name] for name in names), claim["verdict"]) for claim in claims if claim["counted"]
+    )
     groups = {group[:3] for group in counted}
     in_order = sorted(groups, key=lambda group: (group[0], group[1] == "reduced", KINDS.index(group[2])))
     return [
@@ -119,29 +124,16 @@ def _section(figure: Figure, small: bool, claims: Sequence[Mapping[str, Any]], f
     items = "".join(map(_item, claims)) or "<li>No claim of its own: it tests reasons of other claims.</li>"
     size = "Reduced size." if small else "Size of the paper."
     return (
-        f"<h3 id='{figure.key}'>{_name(figure)}: {html.escape(figure.title)}</h3><p>{size}</p>"
+        f"<h3 id='{figure.key}'>{figure.shown}: {html.escape(figure.title)}</h3><p>{size}</p>"
         f"<div class='figure'>{_picture(figure, folder)}<ul class='claims'>{items}</ul></div>"
     )
-
-
-def _name(figure: Figure) -> str:
-    """The name of a figure as papers write it.
-
-    Examples:
-        >>> from broadloom.papers import figures_of
-        >>> [_name(*figures_of(4, name)) for name in ("fig6", "fig7b", "table2", "others")]
-        ['Fig. 6', 'Fig. 7', 'Table II', 'Experiment others']
-    """
-    found = re.fullmatch(r"(fig|table)(\d+)[a-z]?", figure.name)
-    if not found:
-        return f"Experiment {figure.name}"
-    return f"Fig. {found[2]}" if found[1] == "fig" else f"Table {'I' * int(found[2])}"
 
 
 def _item(claim: Mapping[str, Any]) -> str:
     ours = html.escape(claim["ours"]) or "-"
     factor = f" {plain(claim['factor'])} times" if claim["factor"] else ""
-    notes = [f"{claim['where']}, {claim['kind']}"]
+    counted = "" if claim["counted"] else "; another set-up of a claim, not counted"
+    notes = [f"{claim['where']}, {claim['kind']}{counted}"]
     notes += [f"set-up: {claim['setup']}"] if claim["setup"] else []
     notes += [f"reason: {claim['reason']}"] if claim["reason"] else []
     small = "".join(f"<small>{_linked(html.escape(note))}</small>" for note in notes)
@@ -153,7 +145,7 @@ def _item(claim: Mapping[str, Any]) -> str:
 
 def _linked(text: str) -> str:
     """A text with links from the names of experiments to their sections."""
-    return re.sub(r"experiment (paper\d-[a-z]+)", r"experiment <a href='#\1'>\1</a>", text)
+    return re.sub(r"experiment `(paper\d-[a-z]+)`", r"experiment <a href='#\1'>\1</a>", text)
 
 
 def _badge(verdict: str, factor: str = "") -> str:

@@ -1,12 +1,14 @@
 """Figures and tables of papers: cases to run, columns to draw, and the claims of the text.
 
 A claim has a kind, and each kind has one rule for all papers (`RULES`). A claim that does not hold has a
-verdict that says why it cannot or does not: see `VERDICTS`.
+verdict that says why it cannot or does not: see `VERDICTS`. Where a paper leaves room for several set-ups,
+the first row has the set-up that the paper describes and is counted; rows with other set-ups repeat it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,27 +26,40 @@ STEADY = 0.7  # trends: the least rank correlation
 RULES = {
     NUMBER: f"within {NEAR:.0%} of theirs; a cost that is lower than that is surpassed",
     ORDER: (
-        "the mean of the paired differences has the sign of the claim and exceeds twice its standard error; "
-        f"for 'alike', the means differ by at most {LIKE:.0%}"
+        "the mean of the paired differences, a pair per run, has the sign of the claim and exceeds twice its "
+        f"standard error; for 'alike', the means differ by at most {LIKE:.0%}; a single pair decides nothing"
     ),
     TREND: (
-        "from the first to the last point the mean changes in the direction of the claim by more than twice "
-        f"its standard error, and the rank correlation is at least {STEADY:g}; for 'does not change', the "
-        f"means differ by at most {LIKE:.0%}"
+        "from the first to the last point the mean of the runs changes in the direction of the claim by more "
+        f"than twice its standard error, and the rank correlation is at least {STEADY:g}; for 'does not "
+        f"change', the means differ by at most {LIKE:.0%}; a single run decides nothing"
     ),
     BOUND: "within the bound, without any tolerance",
-    TIME: f"reproduced within {NEAR:.0%} of theirs, surpassed if ours is lower than that",
+    TIME: (
+        f"seconds are reproduced within {NEAR:.0%} of theirs, and surpassed if ours are lower than that; a "
+        f"ratio of two of our times is reproduced within {NEAR:.0%} of the printed ratio, and is never "
+        "surpassed: the reason has the times of both sides"
+    ),
 }
 
 REPRODUCED, SURPASSED, CONTRADICTED = "reproduced", "surpassed", "contradicted"
 IMPOSSIBLE, NOT_COMPARABLE, NOT_MEASURED = "impossible as printed", "not comparable", "not measured"
 VERDICTS = {
     REPRODUCED: "the claim holds by the rule of its kind",
-    SURPASSED: "a running time or a cost that ours beats, by the factor shown; counted apart",
-    CONTRADICTED: "the claim does not hold in our experiment; the reason is an experiment, or not known",
+    SURPASSED: "seconds or a cost that ours beat, by the factor shown; counted apart",
+    CONTRADICTED: (
+        "the claim does not hold in our experiment, on the data that we have; the reason is an experiment, "
+        "or not known"
+    ),
     IMPOSSIBLE: "the claim cannot hold by the paper's own definitions",
-    NOT_COMPARABLE: "the paper's data are missing; the reason says what would be needed",
-    NOT_MEASURED: "the runs so far do not decide it: no number, or one at reduced size that does not agree",
+    NOT_COMPARABLE: (
+        "whether or not ours agrees: a number depends on data of the paper that are missing, or the claim on "
+        "results that the paper does not show, and the reason says what would be needed; or settings that "
+        "the paper leaves open decide it, because most of those that were tried disagree with the first"
+    ),
+    NOT_MEASURED: (
+        "the runs so far do not decide it: no number, a single run, or a reduced size that does not agree"
+    ),
 }
 NOT_KNOWN = "not known"
 
@@ -120,19 +135,20 @@ class Measured(NamedTuple):
     Attributes:
         value: our number; for orders and trends the difference relative to the smaller side, positive in the
             direction of the claim.
-        margin: twice its standard error.
+        margin: twice its standard error; NaN if there are too few runs for one.
         holds: whether a further condition of the kind is met, such as the rank correlation of a trend.
         text: how to show it; None: the number.
     """
 
     value: float
-    margin: float = 0.0
+    margin: float = float("nan")
     holds: bool = True
     text: str | None = None
 
 
 Ours = Callable[[FigureRows], float | Measured]
 Reason = str | Callable[[FigureRows], str]
+Settings = Callable[[FigureRows], tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -147,11 +163,16 @@ class Claim:
         theirs: the paper's number; None for orders and trends.
         relation: for bounds "at most" or "at least"; for orders and trends "alike" if there is no difference.
         otherwise: the verdict if it does not hold.
+        missing: what of the paper would be needed to judge it; then it is not comparable, even if it agrees.
         reason: why it does not hold: the result of an experiment as text, a function that computes this text
             from the rows, or `NOT_KNOWN`.
-        experiment: the key of the figure whose rows `reason` takes; None: the figure of the claim.
+        experiment: the key of the figure whose rows `reason` and `settings` take; None: that of the claim.
+        settings: a function that counts the settings of the experiment in which the claim holds, and all of
+            them; None: there is one setting.
         setup: what differs from the paper's description, if anything does; shown with the claim.
-        is_cost: whether a lower number is better, as for every running time: then it can be surpassed.
+        is_cost: whether a lower number is better, as for seconds: then it can be surpassed.
+        is_ratio: whether it is a ratio of two of our running times, which cannot be surpassed.
+        repeats: whether it is another set-up of a claim that is counted already.
         at_full_size: whether it can be checked only on instances of the paper's size.
     """
 
@@ -162,10 +183,14 @@ class Claim:
     theirs: float | None = None
     relation: str = ""
     otherwise: str = CONTRADICTED
+    missing: str = ""
     reason: Reason = NOT_KNOWN
     experiment: str | None = None
+    settings: Settings | None = None
     setup: str = ""
     is_cost: bool = False
+    is_ratio: bool = False
+    repeats: bool = False
     at_full_size: bool = False
 
     def verdict(self, rows: FigureRows, others: Mapping[str, FigureRows] | None = None) -> dict[str, Any]:
@@ -175,10 +200,12 @@ class Claim:
             rows: the rows of the claim's figure.
             others: the rows of other figures by key, for reasons that are experiments of their own.
         """
+        others = others or {}
         found = self.ours(rows)
         ours = found if isinstance(found, Measured) else Measured(float(found))
         factor = self._factor(ours.value)
-        verdict = self._judge(ours, factor)
+        holding = self._holding(others)
+        verdict = self._judge(ours, factor, holding)
         needs_reason = verdict not in (REPRODUCED, SURPASSED, NOT_MEASURED)
         return {
             "kind": self.kind,
@@ -189,22 +216,42 @@ class Claim:
             "value": None if np.isnan(ours.value) else ours.value,
             "verdict": verdict,
             "factor": factor if verdict == SURPASSED else None,
-            "reason": self._reason(rows, others or {}) if needs_reason else "",
-            "setup": self.setup,
+            "reason": self._reason(verdict, ours.value, rows, others) if needs_reason else "",
+            "setup": self._setup(holding),
+            "counted": not self.repeats,
         }
 
-    def _judge(self, ours: Measured, factor: float) -> str:
-        if np.isnan(ours.value):
+    def _judge(self, ours: Measured, factor: float, holding: tuple[int, int] | None) -> str:
+        if np.isnan(ours.value) or (self.kind in (ORDER, TREND) and np.isnan(ours.margin)):
             return NOT_MEASURED
+        if self.missing and self.otherwise != IMPOSSIBLE:
+            return NOT_COMPARABLE
         if factor > 1 / (1 - NEAR):
             return SURPASSED
-        return REPRODUCED if self._holds(ours) else self.otherwise
+        holds = self._holds(ours)
+        if holding is not None and holds != (2 * holding[0] > holding[1]):
+            return NOT_COMPARABLE
+        return REPRODUCED if holds else self.otherwise
+
+    def _holding(self, others: Mapping[str, FigureRows]) -> tuple[int, int] | None:
+        """The number of settings in which the claim holds, and of all; None if they were not run."""
+        if self.settings is None or self.experiment is None or self.experiment not in others:
+            return None
+        return self.settings(others[self.experiment])
+
+    def _setup(self, holding: tuple[int, int] | None) -> str:
+        parts = [self.setup] if self.setup else []
+        if holding is not None:
+            parts.append(
+                f"it holds in {holding[0]} of {holding[1]} settings (experiment `{self.experiment}`)"
+            )
+        return "; ".join(parts)
 
     def _holds(self, ours: Measured) -> bool:
         if self.kind in (ORDER, TREND):
             if self.relation == "alike":
                 return ours.holds and abs(ours.value) <= LIKE
-            return ours.holds and ours.value > max(ours.margin, 0.0)
+            return ours.holds and ours.value > ours.margin
         theirs = float(np.nan if self.theirs is None else self.theirs)
         if self.kind == BOUND:
             return ours.holds and (
@@ -214,7 +261,7 @@ class Claim:
 
     def _factor(self, ours: float) -> float:
         """By how much ours is lower than theirs."""
-        lower_is_better = self.kind == TIME or self.is_cost
+        lower_is_better = (self.kind == TIME and not self.is_ratio) or self.is_cost
         return self.theirs / ours if lower_is_better and self.theirs and ours > 0 else float("nan")
 
     def _theirs(self) -> str:
@@ -222,14 +269,25 @@ class Claim:
             return "alike" if self.relation == "alike" else "yes"
         return f"{self.relation} {plain(self.theirs)}".strip()
 
-    def _reason(self, rows: FigureRows, others: Mapping[str, FigureRows]) -> str:
+    def _reason(self, verdict: str, ours: float, rows: FigureRows, others: Mapping[str, FigureRows]) -> str:
+        parts = [f"{self.missing} would be needed"] if self.missing else []
+        if self.missing and self.kind == NUMBER and self.theirs:
+            parts.append(f"ours is {plain(ours / self.theirs)} times theirs")
+        if verdict == NOT_COMPARABLE and not self.missing:
+            parts.append("settings that the paper leaves open decide it")
+        own = self._own_reason(rows, others)
+        if parts:  # the reason is known
+            own = own.removeprefix(NOT_KNOWN).removeprefix("; ")
+        return "; ".join([*parts, own] if own else parts)
+
+    def _own_reason(self, rows: FigureRows, others: Mapping[str, FigureRows]) -> str:
         if isinstance(self.reason, str):
             return self.reason
         if self.experiment is None:
             return self.reason(rows)
         if self.experiment not in others:
-            return f"{NOT_KNOWN} before the experiment {self.experiment} has run"
-        return f"{self.reason(others[self.experiment])} (experiment {self.experiment})"
+            return f"{NOT_KNOWN} before the experiment `{self.experiment}` has run"
+        return f"{self.reason(others[self.experiment])} (experiment `{self.experiment}`)"
 
 
 def plain(value: float) -> str:
@@ -288,35 +346,80 @@ def order(
 def _in_pairs(
     rows: FigureRows, column: str, low: Mapping[str, Any], high: Mapping[str, Any], by: tuple[str, ...]
 ) -> Measured:
-    """The mean difference of pairs (low, high), relative to the mean of the smaller side."""
+    """The mean difference of pairs (low, high) with the same `by`."""
     found = []
     for point in rows.points(*by):
         at = dict(zip(by, point, strict=True))
-        pair = rows.mean(column, **at, **low), rows.mean(column, **at, **high)
-        if not np.isnan(pair).any():
-            found.append(pair)
-    if not found:
+        found.append((rows.mean(column, **at, **low), rows.mean(column, **at, **high)))
+    return paired(found)
+
+
+def paired(
+    pairs: Iterable[tuple[float, float]], text: Callable[[float, float], str] | None = None
+) -> Measured:
+    """The mean difference of pairs (low, high), a pair per run, relative to the mean of the smaller side.
+
+    Args:
+        pairs: the pairs; those with a NaN do not count.
+        text: how to show the two means; by default both, and the difference.
+
+    Examples:
+        >>> found = paired([(1.0, 2.0), (1.0, 4.0)])
+        >>> found.value, found.margin, found.text
+        (2.0, 2.0, '1 and 3, +200 % ± 200')
+        >>> paired([(1.0, 2.0)]).margin
+        nan
+    """
+    found = np.array([pair for pair in pairs if not np.isnan(pair).any()])
+    if not len(found):
         return Measured(float("nan"))
-    pairs = np.array(found)
-    means = pairs.mean(axis=0)
-    base = abs(means).min() or abs(means).max() or 1.0
-    difference = (pairs[:, 1] - pairs[:, 0]) / base
-    margin = 2 * float(difference.std(ddof=1)) / np.sqrt(len(pairs)) if len(pairs) > 1 else 0.0
-    value = float(difference.mean())
-    return Measured(value, margin, text=f"{plain(means[0])} and {plain(means[1])}, {_percent(value, margin)}")
+    low, high = (float(mean) for mean in found.mean(axis=0))
+    base = min(abs(low), abs(high)) or max(abs(low), abs(high)) or 1.0
+    difference = (found[:, 1] - found[:, 0]) / base
+    value, margin = float(difference.mean()), twice_error(difference)
+    shown = text(low, high) if text else f"{plain(low)} and {plain(high)}"
+    return Measured(value, margin, text=f"{shown}, {_percent(value, margin)}")
+
+
+def twice_error(values: Sequence[float] | np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    """Twice the standard error of the mean of some values; NaN for a single one.
+
+    Examples:
+        >>> twice_error([1.0, 3.0]), twice_error([1.0])
+        (2.0, nan)
+    """
+    if len(values) < 2:
+        return float("nan")
+    return 2 * float(np.std(values, ddof=1)) / float(np.sqrt(len(values)))
+
+
+def tried(theirs: float, found: Mapping[str, float]) -> str:
+    """A reason for a number: the variants that were tried, and which of them are near the paper's number.
+
+    Examples:
+        >>> tried(10, {"ties at random": 9.0, "smallest pair": 20.0})
+        "near the paper's with ties at random; tried: ties at random 9, smallest pair 20"
+        >>> tried(10, {"smallest pair": 20.0})
+        'not known; tried: smallest pair 20'
+    """
+    near = [name for name, value in found.items() if abs(value - theirs) <= NEAR * abs(theirs)]
+    head = f"near the paper's with {' and with '.join(near)}" if near else NOT_KNOWN
+    return f"{head}; tried: " + ", ".join(f"{name} {plain(value)}" for name, value in found.items())
 
 
 def _percent(value: float, margin: float) -> str:
-    """A relative difference and its margin, as in '+12 % ± 3'.
+    """A relative difference and its margin, as in '+12 % ± 3'; both to a hundredth of a percent at most.
 
     Examples:
-        >>> _percent(0.123, 0.03), _percent(-0.004, 0.0), _percent(20.5, 1.0)
-        ('+12 % ± 3', '-0.4 %', 'by a factor of 21.5')
+        >>> _percent(0.123, 0.03), _percent(-0.004, 0.0), _percent(20.5, 1.0), _percent(0.8, 5e-15)
+        ('+12 % ± 3', '-0.4 %', 'by a factor of 21.5', '+80 %')
     """
     if value > 3:
         return f"by a factor of {plain(1 + value)}"
-    shown = f"{100 * value:+.2g} %" if abs(value) < 0.1 else f"{100 * value:+.0f} %"
-    return shown + (f" ± {float(f'{100 * margin:.1g}'):g}" if margin else "")
+    share = round(100 * value, 2) or 0.0
+    shown = f"{share:+.2g} %" if abs(share) < 10 else f"{share:+.0f} %"
+    error = 0.0 if np.isnan(margin) else round(float(f"{100 * margin:.1g}"), 2)
+    return shown + (f" ± {error:g}" if error else "")
 
 
 def trend(column: str, x: str, sign: int, by: Iterable[str] = ("seed",), **where: Any) -> Ours:
@@ -332,10 +435,8 @@ def trend(column: str, x: str, sign: int, by: Iterable[str] = ("seed",), **where
         if len(at) < 2:
             return Measured(float("nan"))
         if sign == 0:
-            value = max(means) / min(means) - 1
-            return Measured(
-                value, text=f"from {plain(min(means))} to {plain(max(means))}, {_percent(value, 0)}"
-            )
+            least, most = at[int(np.argmin(means))], at[int(np.argmax(means))]
+            return _in_pairs(rows, column, {x: least}, {x: most}, tuple(by))
         ends = (at[0], at[-1]) if sign > 0 else (at[-1], at[0])
         found = _in_pairs(rows, column, {x: ends[0]}, {x: ends[1]}, tuple(by))
         steady = sign * rank_correlation(at, means)
@@ -418,6 +519,20 @@ class Figure:
     def key(self) -> str:
         """Paper and name together, as in the names of files."""
         return f"paper{self.paper}-{self.name}"
+
+    @property
+    def shown(self) -> str:
+        """Its name as papers write it.
+
+        Examples:
+            >>> from broadloom.papers import figures_of
+            >>> [figures_of(4, name)[0].shown for name in ("fig6", "fig7b", "table2", "others")]
+            ['Fig. 6', 'Fig. 7', 'Table II', 'Experiment others']
+        """
+        found = re.fullmatch(r"(fig|table)(\d+)[a-z]?", self.name)
+        if not found:
+            return f"Experiment {self.name}"
+        return f"Fig. {found[2]}" if found[1] == "fig" else f"Table {'I' * int(found[2])}"
 
     @property
     def source(self) -> str:

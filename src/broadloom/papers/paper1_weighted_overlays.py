@@ -22,7 +22,7 @@ from broadloom.model import Interest, Weights
 from broadloom.papers.figures import (
     BOUND,
     IMPOSSIBLE,
-    NOT_COMPARABLE,
+    NOT_KNOWN,
     NUMBER,
     ORDER,
     TIME,
@@ -31,6 +31,7 @@ from broadloom.papers.figures import (
     Claim,
     Figure,
     FigureRows,
+    Ours,
     Panel,
     Reason,
     Row,
@@ -70,7 +71,7 @@ GR, PD, PDRD, TR, GM, DC, DCK = (
     {"algorithm": name} for name in ("grmaw", "pdmaw", "pdrdmaw", "trmaw", "gm", "dcmaw", "dcmaw (k-means)")
 )
 DEGREE, SECONDS, RATIO = "weighted_mean_degree", "seconds", "time_ratio"
-NEEDS = "the King and Meridian matrices would be needed; "
+MATRICES = "the King and Meridian matrices"
 
 TWO_PANELS = (
     Panel(DEGREE, "weighted average node degree", log=True),
@@ -230,18 +231,43 @@ def _orders(where: str) -> tuple[Claim, ...]:
     )
 
 
-def _slower(where: str, shares: tuple[float, float, float]) -> tuple[Claim, ...]:
-    """PdMAW's time over GrMAW's. The paper prints the inverse."""
+def _shares(where: str, shares: tuple[float, float, float]) -> tuple[Claim, ...]:
+    """GrMAW's time over PdMAW's, as printed."""
     return tuple(
         Claim(
             TIME,
             where,
-            f"PdMAW's time over GrMAW's, {popularity} (printed: GrMAW takes {share:.1%} of PdMAW's time)",
-            mean_of(RATIO, popularity=popularity, **PD),
-            1 / share,
+            f"GrMAW's time over PdMAW's, {popularity}",
+            _share_of(popularity),
+            share,
+            is_ratio=True,
+            reason=_both_times(GR, PD, popularity=popularity),
         )
         for popularity, share in zip(POPULARITIES, shares, strict=True)
     )
+
+
+def _share_of(popularity: str) -> Ours:
+    """The mean of GrMAW's time over PdMAW's."""
+
+    def ours(rows: FigureRows) -> float:
+        ratios = rows.values(RATIO, popularity=popularity, **PD)
+        return float(np.mean(1 / np.array(ratios))) if ratios else float("nan")
+
+    return ours
+
+
+def _both_times(*algorithms: dict[str, str], **where: Any) -> Reason:
+    """Our times of both sides of a ratio."""
+
+    def text(rows: FigureRows) -> str:
+        times = [f"{one['algorithm']} {plain(rows.mean(SECONDS, **one, **where))} s" for one in algorithms]
+        return (
+            "the paper prints no seconds, so which side differs is not known; ours take, on average, "
+            + " and ".join(times)
+        )
+
+    return text
 
 
 def _moves(where: str, x: str, text: str, *signs: tuple[str, dict[str, str], int]) -> tuple[Claim, ...]:
@@ -270,21 +296,27 @@ def _fitted(column: str, *algorithms: dict[str, str]) -> Reason:
             for one in algorithms
         ]
         return (
-            f"{NEEDS}with whole-number weights and ties broken anew per topic, "
-            f"at {rows.largest('nodes')} nodes: " + ", ".join(means)
+            f"with whole-number weights and ties broken anew per topic, at {rows.largest('nodes')} nodes: "
+            + ", ".join(means)
         )
 
     return text
 
 
-def _limit(rows: FigureRows) -> str:
-    """Why a weighted degree of 224 cannot be at mean 1."""
-    return (
-        "weights divided by their average have mean 1; at 1000 nodes of 60 topics on average the trees of "
-        "all topics have 59,800 links even if no two topics share one, a degree of 119.6, and a tree's links "
-        "are not heavier than average: at most about 120. With mean 10 the experiment gives "
-        + plain(rows.mean(DEGREE, nodes=rows.largest("nodes"), **TR))
-    )
+def _limit(nodes: int, topics: int) -> Reason:
+    """Why such a weighted degree of TrMAW cannot be at mean 1."""
+    links = 60 * nodes - topics
+
+    def text(rows: FigureRows) -> str:
+        return (
+            f"weights divided by their average have mean 1; at {nodes} nodes of 60 topics on average the "
+            f"trees of {topics} topics have {links:,} links even if no two topics share one, a degree of "
+            f"{plain(2 * links / nodes)}, and a tree's links are not heavier than average: TrMAW's weighted "
+            "degree is at most about 120. With whole-number weights of mean 10 it is "
+            + plain(rows.mean(DEGREE, nodes=rows.largest("nodes"), **TR))
+        )
+
+    return text
 
 
 FIT = "paper1-fit"
@@ -306,7 +338,7 @@ FIG4 = Figure(
             "TrMAW's weighted degree rises with the number of nodes",
             trend(DEGREE, "nodes", 1, ("topics", "middle", "popularity", "seed"), **TR),
             reason=lambda rows: (
-                "with whole-number weights and ties broken anew per topic it goes "
+                f"{NOT_KNOWN}; tried: with whole-number weights and ties broken anew per topic it goes "
                 + text_of(trend(DEGREE, "nodes", 1, ("seed",), **TR), rows)
             ),
             experiment=FIT,
@@ -318,7 +350,7 @@ FIG4 = Figure(
             "TrMAW's weighted degree over GrMAW's",
             lambda rows: rows.ratio(DEGREE, TR, GR, "nodes"),
             7.28,
-            otherwise=NOT_COMPARABLE,
+            missing=MATRICES,
             reason=_fitted(DEGREE, TR, GR),
             experiment=FIT,
         ),
@@ -329,7 +361,7 @@ FIG4 = Figure(
             lambda rows: _at(rows, TR),
             224,
             otherwise=IMPOSSIBLE,
-            reason=_limit,
+            reason=_limit(1000, 200),
             experiment=FIT,
             at_full_size=True,
         ),
@@ -339,7 +371,7 @@ FIG4 = Figure(
             "GrMAW's weighted degree at 1000 nodes, unif",
             lambda rows: _at(rows, GR),
             18.76,
-            otherwise=NOT_COMPARABLE,
+            missing=MATRICES,
             reason=_fitted(DEGREE, GR),
             experiment=FIT,
             at_full_size=True,
@@ -350,17 +382,19 @@ FIG4 = Figure(
             "PdMAW's weighted degree less GrMAW's",
             lambda rows: _difference(rows, DEGREE, PD, GR),
             3.35,
-            otherwise=NOT_COMPARABLE,
+            missing=MATRICES,
             reason=_fitted("degree_gap", PD),
             experiment=FIT,
         ),
-        *_slower("IX-B", (0.157, 0.266, 0.282)),
+        *_shares("IX-B", (0.157, 0.266, 0.282)),
         Claim(
             TIME,
             "IX-B",
             "PdMAW's time over GrMAW's at 1000 nodes, unif",
             lambda rows: rows.mean(RATIO, nodes=1000, popularity="unif", **PD),
             60.7,
+            is_ratio=True,
+            reason=_both_times(GR, PD, nodes=1000, popularity="unif"),
             at_full_size=True,
         ),
         Claim(
@@ -383,15 +417,15 @@ FIG4 = Figure(
 
 def _growth(rows: FigureRows, *algorithms: dict[str, str]) -> str:
     """How the times of our implementations grow with the number of nodes."""
-    parts = []
+    parts = [NOT_KNOWN]
     for one in algorithms:
         points = [(n, rows.mean(SECONDS, nodes=n, **one)) for (n,) in rows.points("nodes")]
         points = [(n, s) for n, s in points if s > 0]
         if len(points) < 2:
-            return "not known"
+            return NOT_KNOWN
         slope = exponent(points)
         parts.append(
-            f"{one['algorithm']}'s time grows as nodes^{slope:.1f}, {plain(points[-1][1])} s at "
+            f"our {one['algorithm']}'s time grows as nodes^{slope:.1f}, {plain(points[-1][1])} s at "
             f"{points[-1][0]:,} nodes"
         )
     return "; ".join(parts)
@@ -418,12 +452,12 @@ FIG5 = Figure(
             "TrMAW's weighted degree less GrMAW's, unif",
             lambda rows: _difference(rows.where(popularity="unif"), DEGREE, TR, GR),
             221,
-            otherwise=NOT_COMPARABLE,
-            reason=_fitted(DEGREE, TR, GR),
+            otherwise=IMPOSSIBLE,
+            reason=_limit(800, 100),
             experiment=FIT,
             at_full_size=True,
         ),
-        *_slower("IX-C", (0.195, 0.096, 0.045)),
+        *_shares("IX-C", (0.195, 0.096, 0.045)),
         Claim(
             ORDER,
             "IX-C",
@@ -446,7 +480,7 @@ FIG6 = Figure(
     (
         *_orders("IX-D"),
         *_moves("IX-D", "middle", "the size of subscriptions", ("GrMAW", GR, -1), ("PdMAW", PD, -1)),
-        *_slower("IX-D", (0.030, 0.046, 0.064)),
+        *_shares("IX-D", (0.030, 0.046, 0.064)),
     ),
 )
 
@@ -476,9 +510,9 @@ FIG7 = Figure(
             "what reverse delete takes off the weighted degree",
             lambda rows: _difference(rows, DEGREE, PD, PDRD),
             5.10,
-            otherwise=NOT_COMPARABLE,
+            missing=MATRICES,
             reason=lambda rows: (
-                f"{NEEDS}the average degree, which does not depend on the scale of the weights, "
+                "the average degree, which does not depend on the scale of the weights, "
                 f"falls by {plain(_difference(rows, 'mean_degree', PD, PDRD))}"
             ),
         ),
@@ -488,10 +522,17 @@ FIG7 = Figure(
             "what reverse delete takes off the average degree",
             lambda rows: _difference(rows, "mean_degree", PD, PDRD),
             3.87,
-            otherwise=NOT_COMPARABLE,
-            reason=f"{NEEDS}they decide which links PdMAW prefers",
+            missing=MATRICES,
         ),
-        Claim(TIME, "IX-E", "PdrdMAW's time over PdMAW's", lambda rows: rows.mean(RATIO, **PDRD), 50),
+        Claim(
+            TIME,
+            "IX-E",
+            "PdrdMAW's time over PdMAW's",
+            lambda rows: rows.mean(RATIO, **PDRD),
+            50,
+            is_ratio=True,
+            reason=_both_times(PDRD, PD),
+        ),
     ),
 )
 
@@ -503,21 +544,23 @@ def _of_each_latency(quick: bool) -> list[Case]:
     return [case | {"latency": source} for source in latency_sources() for case in _of_one("unif", quick)]
 
 
-def _first(rows: FigureRows) -> FigureRows:
-    """The rows with the weights that the other figures use."""
-    return rows.where(latency=latency_sources()[0])
+def _of_first(ours: Ours) -> Ours:
+    """Our side with the weights that the other figures use."""
+    return lambda rows: ours(rows.where(latency=latency_sources()[0]))
 
 
-def _by_source(column: str, one: dict[str, str], **more: Any) -> Reason:
+def _by_source(value: Ours) -> Reason:
     """The value with each source of weights."""
     return lambda rows: (
-        NEEDS
-        + "with the weights here: "
+        "with the weights here: "
         + ", ".join(
-            f"{source} {plain(rows.mean(column, latency=source, **one, **more))}"
-            for (source,) in rows.points("latency")
+            f"{source} {text_of(value, rows.where(latency=source))}" for (source,) in rows.points("latency")
         )
     )
+
+
+def _gap(column: str, more: dict[str, str], less: dict[str, str]) -> Ours:
+    return lambda rows: _difference(rows, column, more, less)
 
 
 PAIR = ("nodes", "seed", "latency")
@@ -546,86 +589,57 @@ FIG8 = Figure(
                 "IX-F",
                 f"the gap between the {what} of GM and GrMAW rises with the number of nodes",
                 trend(column, "nodes", 1, ("seed", "latency"), **GM),
-                reason=_by_source(column, GM),
+                reason=_by_source(mean_of(column, **GM)),
             )
             for what, column in (
                 ("weighted degrees", "degree_gap"),
                 ("weighted topic diameters", "diameter_gap"),
             )
         ),
-        Claim(
-            NUMBER,
-            "IX-F",
-            "GrMAW's weighted degree over GM's",
-            lambda rows: _first(rows).ratio(DEGREE, GR, GM, "nodes"),
-            0.4,
-            otherwise=NOT_COMPARABLE,
-            reason=lambda rows: (
-                NEEDS
-                + "with the weights here: "
-                + ", ".join(
-                    f"{source} {plain(rows.where(latency=source).ratio(DEGREE, GR, GM, 'nodes'))}"
-                    for (source,) in rows.points("latency")
-                )
-            ),
+        *(
+            Claim(
+                NUMBER,
+                "IX-F",
+                text,
+                _of_first(ours),
+                theirs,
+                missing=MATRICES,
+                reason=_by_source(ours),
+                at_full_size=full,
+            )
+            for text, theirs, ours, full in (
+                ("GrMAW's weighted degree over GM's", 0.4, lambda r: r.ratio(DEGREE, GR, GM, "nodes"), False),
+                (
+                    "GM's weighted degree less GrMAW's, mean over 100 to 1000 nodes",
+                    30,
+                    mean_of("degree_gap", **GM),
+                    True,
+                ),
+                (
+                    "GM's weighted topic diameter less GrMAW's at 1000 nodes",
+                    124,
+                    mean_of("diameter_gap", nodes=1000, **GM),
+                    True,
+                ),
+                ("GrMAW's degree less GM's", 4, _gap("mean_degree", GR, GM), False),
+                ("GrMAW's topic diameter less GM's", 2.7, _gap("mean_diameter", GR, GM), False),
+            )
         ),
         Claim(
-            NUMBER,
+            ORDER,
             "IX-F",
-            "GM's weighted degree less GrMAW's, mean over 100 to 1000 nodes",
-            lambda rows: _first(rows).mean("degree_gap", **GM),
-            30,
-            otherwise=NOT_COMPARABLE,
-            reason=_by_source("degree_gap", GM),
-            at_full_size=True,
+            "GrMAW and GM are of similar running time",
+            order(SECONDS, GM, GR, PAIR),
+            relation="alike",
+            reason=_both_times(GR, GM),
         ),
         Claim(
-            NUMBER,
-            "IX-F",
-            "GM's weighted topic diameter less GrMAW's at 1000 nodes",
-            lambda rows: _first(rows).mean("diameter_gap", nodes=1000, **GM),
-            124,
-            otherwise=NOT_COMPARABLE,
-            reason=_by_source("diameter_gap", GM, nodes=1000),
-            at_full_size=True,
-        ),
-        Claim(
-            NUMBER,
-            "IX-F",
-            "GrMAW's degree less GM's",
-            lambda rows: -_first(rows).mean("plain_degree_gap", **GM),
-            4,
-            otherwise=NOT_COMPARABLE,
-            reason=lambda rows: (
-                f"{NEEDS}with the weights here: "
-                + ", ".join(
-                    f"{source} {plain(_difference(rows.where(latency=source), 'mean_degree', GR, GM))}"
-                    for (source,) in rows.points("latency")
-                )
-            ),
-        ),
-        Claim(
-            NUMBER,
-            "IX-F",
-            "GrMAW's topic diameter less GM's",
-            lambda rows: _difference(_first(rows), "mean_diameter", GR, GM),
-            2.7,
-            otherwise=NOT_COMPARABLE,
-            reason=lambda rows: (
-                NEEDS
-                + "with the weights here: "
-                + ", ".join(
-                    f"{source} {plain(_difference(rows.where(latency=source), 'mean_diameter', GR, GM))}"
-                    for (source,) in rows.points("latency")
-                )
-            ),
-        ),
-        Claim(
-            NUMBER,
+            TIME,
             "IX-F",
             "GrMAW's time over GM's",
             lambda rows: rows.ratio(SECONDS, GR, GM, "nodes"),
             0.7,
+            is_ratio=True,
             otherwise=IMPOSSIBLE,
             reason="the next sentence says that GrMAW is slower than GM, so the ratio is above 1",
         ),
@@ -638,12 +652,14 @@ FIG8 = Figure(
 
 def _by_sites(quick: bool) -> list[Case]:
     nodes = (500, 1000, 1500) if quick else range(1000, 10_001, 1000)
-    return [_case(s, nodes=n) | {"latency": "sites"} for n, s in product(nodes, range(2 if quick else 3))]
+    return [_case(s, nodes=n) | {"latency": "sites"} for n, s in product(nodes, _seeds(quick))]
 
 
 def _run_sites(case: Case) -> list[Row]:
     wanted = interest(nodes=case["nodes"], topics=case["topics"], sizes=(20, 100), seed=case["seed"])
     links = weights(case["nodes"], "sites", inner=1.0, outer=10.0)
+    few = np.arange(0, case["nodes"], SPREAD)[:WARM_NODES]
+    link(wanted.subset(few), links.subset(few), "dcmaw", by="kmeans", part_size=20)  # imports and compiles
     by_kmeans = measured(case, wanted, links, "dcmaw", by="kmeans", part_size=100)
     return _compared(
         [
@@ -654,11 +670,75 @@ def _run_sites(case: Case) -> list[Row]:
     )
 
 
-def _by_nodes_of(column: str) -> Reason:
+def _by_nodes_of(column: str, one: dict[str, str]) -> Reason:
     """DcMAW's mean at each number of nodes."""
     return lambda rows: (
-        "by number of nodes: "
-        + ", ".join(f"{n:,} {plain(rows.mean(column, nodes=n, **DC))}" for (n,) in rows.points("nodes"))
+        f"{NOT_KNOWN}; by number of nodes: "
+        + ", ".join(f"{n:,} {plain(rows.mean(column, nodes=n, **one))}" for (n,) in rows.points("nodes"))
+    )
+
+
+def _divided(one: dict[str, str], name: str, **more: Any) -> tuple[Claim, ...]:
+    """The claims about DcMAW with one way to divide the nodes."""
+    return (
+        *(
+            Claim(
+                NUMBER,
+                "IX-G",
+                f"{name}'s {what} degree less GrMAW's (a cost: lower is better)",
+                mean_of(column, **one),
+                theirs,
+                is_cost=True,
+                **more,
+            )
+            for what, column, theirs in (
+                ("weighted", "degree_gap", 0.88),
+                ("average", "plain_degree_gap", 0.097),
+            )
+        ),
+        *(
+            Claim(
+                TREND,
+                "IX-G",
+                f"{name}'s {what} degree comes closer to GrMAW's as nodes grow in number",
+                trend(column, "nodes", -1, ("seed",), **one),
+                reason=_by_nodes_of(column, one),
+                **more,
+            )
+            for what, column in (("weighted", "degree_gap"), ("average", "plain_degree_gap"))
+        ),
+        *(
+            Claim(
+                ORDER,
+                "IX-G",
+                f"{name}'s {what} is below GrMAW's",
+                order(column, one, GR, ("nodes", "seed")),
+                **more,
+            )
+            for what, column in (
+                ("weighted topic diameter", "weighted_mean_diameter"),
+                ("topic diameter", "mean_diameter"),
+                ("running time", SECONDS),
+            )
+        ),
+        Claim(
+            TIME,
+            "IX-G",
+            f"{name}'s time over GrMAW's",
+            mean_of(RATIO, **one),
+            0.057,
+            is_ratio=True,
+            reason=_both_times(one, GR),
+            **more,
+        ),
+        Claim(
+            TREND,
+            "IX-G",
+            f"{name}'s time over GrMAW's falls as nodes grow in number",
+            trend(RATIO, "nodes", -1, ("seed",), **one),
+            reason=lambda rows: _growth(rows, GR, one),
+            **more,
+        ),
     )
 
 
@@ -673,54 +753,8 @@ FIG9 = Figure(
     _by_sites,
     _run_sites,
     (
-        *(
-            Claim(
-                NUMBER,
-                "IX-G",
-                f"{text} (a cost: lower is better)",
-                mean_of(column, **DC),
-                theirs,
-                is_cost=True,
-                setup="parts are the clusters of the input",
-            )
-            for text, column, theirs in (
-                ("DcMAW's weighted degree less GrMAW's", "degree_gap", 0.88),
-                ("DcMAW's degree less GrMAW's", "plain_degree_gap", 0.097),
-            )
-        ),
-        *(
-            Claim(
-                TREND,
-                "IX-G",
-                f"DcMAW's {what} degree comes closer to GrMAW's as nodes grow in number",
-                trend(column, "nodes", -1, ("seed",), **DC),
-                reason=_by_nodes_of(column),
-            )
-            for what, column in (("weighted", "degree_gap"), ("average", "plain_degree_gap"))
-        ),
-        *(
-            Claim(ORDER, "IX-G", f"DcMAW's {what} is below GrMAW's", order(column, DC, GR, ("nodes", "seed")))
-            for what, column in (
-                ("weighted topic diameter", "weighted_mean_diameter"),
-                ("topic diameter", "mean_diameter"),
-                ("running time", SECONDS),
-            )
-        ),
-        Claim(
-            TIME,
-            "IX-G",
-            "DcMAW's time over GrMAW's",
-            lambda rows: rows.mean(RATIO, **DC),
-            0.057,
-            reason=lambda rows: _growth(rows, GR, DC),
-        ),
-        Claim(
-            TREND,
-            "IX-G",
-            "DcMAW's time over GrMAW's falls as nodes grow in number",
-            trend(RATIO, "nodes", -1, ("seed",), **DC),
-            reason=lambda rows: _growth(rows, GR, DC),
-        ),
+        *_divided(DCK, "DcMAW", setup="parts by k-means on the weights; its time counts"),
+        *_divided(DC, "DcMAW (by site)", setup="parts are the clusters of the input", repeats=True),
     ),
 )
 
@@ -823,9 +857,9 @@ FIT_FIGURE = Figure(
             f"{text}, as a fit",
             ours,
             theirs,
-            otherwise=NOT_COMPARABLE,
-            reason=f"{NEEDS}whole numbers alone do not give this value",
+            missing=MATRICES,
             setup=FITTED,
+            repeats=True,
             at_full_size=full,
         )
         for text, theirs, ours, full in (

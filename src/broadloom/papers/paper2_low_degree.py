@@ -419,7 +419,7 @@ def _least_maximum_degree(wanted: Interest) -> int:
     return 2 if largest > 2 else 1
 
 
-def _least_share(wanted: Interest, edges: list[list[int]], h: float) -> float:
+def _least_share(wanted: Interest, edges: list[list[int]], h: float) -> float | None:
     """Lemma 5: over all sets R_i, the least reduction by R_i over an upper bound of the best matching's.
 
     R_i has the edges that are added while the maximum degree rises by h. No matching reduces the number of
@@ -459,8 +459,9 @@ def _least_share(wanted: Interest, edges: list[list[int]], h: float) -> float:
         for t in topics[u] & topics[v]:
             label[root((u, t))] = root((v, t))
         reduced += gain
-    # The last set ends when the overlay is topic-connected, so it reduces all that is left.
-    return min(shares, default=1.0)
+    # The last set ends when the overlay is topic-connected, so it reduces all that is left; if it is the only
+    # one, the run says nothing.
+    return min(shares, default=None)
 
 
 BOUNDS = Figure(

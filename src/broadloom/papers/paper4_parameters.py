@@ -1,4 +1,4 @@
-"""Paper 4, Fig. 10 and 11: filter complexity and running time; sizes of samples, and other results."""
+"""Paper 4, Fig. 10 and 11: filter complexity and running time; other results."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.assignment import assign
 from broadloom.model import AssignmentProblem
 from broadloom.papers.figures import (
     BOUND,
-    NOT_COMPARABLE,
-    NUMBER,
+    NOT_KNOWN,
     ORDER,
     TIME,
     TREND,
@@ -27,14 +25,15 @@ from broadloom.papers.figures import (
     Panel,
     Row,
     order,
+    paired,
     plain,
     trend,
 )
 from broadloom.papers.paper4_assignment import (
     BALANCE,
+    FROM_1024,
     GR,
     GR_STAR,
-    LIMITED,
     PRINTED,
     PRINTED_SLP,
     PRINTED_SLP1,
@@ -43,10 +42,10 @@ from broadloom.papers.paper4_assignment import (
     THREE,
     TREE_SETUP,
     _case,
-    _curve,
     _measured,
     _problem,
     _run,
+    seeds,
 )
 
 # Fig. 10 and 11: filter complexity, running time
@@ -54,7 +53,7 @@ from broadloom.papers.paper4_assignment import (
 
 def _of_alphas(quick: bool) -> list[Case]:
     alphas = (1, 3, 5) if quick else range(1, 9)
-    return [_case("1HH", s, quick, alpha=alpha) for alpha, s in product(alphas, range(1 if quick else 3))]
+    return [_case("1HH", s, quick, alpha=alpha) for alpha, s in product(alphas, seeds(quick))]
 
 
 def _run_alpha(case: Case) -> list[Row]:
@@ -62,26 +61,36 @@ def _run_alpha(case: Case) -> list[Row]:
     return [_measured(case, problem, name) for name in (PRINTED_SLP1, "gr*", "gr")]
 
 
-def _at_alpha(rows: FigureRows, low: bool) -> float:
-    found = [a for (a,) in rows.points("alpha") if (a <= 2) == low]
-    return float(
-        np.mean(
-            [
-                rows.mean("bandwidth", alpha=a, **PRINTED) / rows.mean("bandwidth", alpha=a, **GR_STAR)
-                for a in found
-            ]
-        )
+def _at_few(rows: FigureRows) -> Measured:
+    """SLP1's bandwidth over Gr*'s with more than two rectangles, and with one or two, in pairs of runs."""
+
+    def over(seed: int, alphas: list[int]) -> float:
+        runs = [rows.where(seed=seed, alpha=alpha) for alpha in alphas]
+        ratios = [run.mean("bandwidth", **PRINTED) / run.mean("bandwidth", **GR_STAR) for run in runs]
+        return float(np.mean(ratios))
+
+    alphas = [alpha for (alpha,) in rows.points("alpha")]
+    few, many = [a for a in alphas if a <= 2], [a for a in alphas if a > 2]
+    return paired(
+        [(over(seed, many), over(seed, few)) for (seed,) in rows.points("seed")],
+        lambda above, below: f"{plain(below)} times Gr*'s with one or two, {plain(above)} with more",
     )
 
 
 def _diminishing(one: dict[str, str]) -> Ours:
-    """How much more bandwidth a further rectangle saves up to 3 rectangles than above, on average."""
+    """How much bandwidth a further rectangle saves above 3 and up to 3, on average, in pairs of runs."""
+
+    def saved(rows: FigureRows, low: int, high: int) -> float:
+        means = np.log([rows.mean("bandwidth", alpha=alpha, **one) for alpha in (low, high)])
+        return float(1 - np.exp((means[1] - means[0]) / (high - low)))
 
     def ours(rows: FigureRows) -> Measured:
-        alphas = (1, 3, rows.largest("alpha"))
-        at = np.log([rows.mean("bandwidth", alpha=a, **one) for a in alphas])
-        saved = 1 - np.exp(np.diff(at) / np.diff(alphas))
-        return Measured(float(saved[0] - saved[1]), text=f"{saved[0]:.1%} and {saved[1]:.1%} per rectangle")
+        most = rows.largest("alpha")
+        runs = [rows.where(seed=seed) for (seed,) in rows.points("seed")]
+        return paired(
+            [(saved(run, 3, most), saved(run, 1, 3)) for run in runs],
+            lambda above, below: f"{below:.1%} per rectangle up to 3, {above:.1%} above",
+        )
 
     return ours
 
@@ -108,18 +117,15 @@ FIG10 = Figure(
             for name, one, setup in (
                 ("Gr*", GR_STAR, ""),
                 ("Gr", GR, ""),
-                ("SLP1", PRINTED, LIMITED),
+                ("SLP1", PRINTED, FROM_1024),
             )
         ),
         Claim(
             ORDER,
             "VI",
             "with one or two rectangles SLP1 loses more against Gr* than with more",
-            lambda rows: Measured(
-                _at_alpha(rows, True) / _at_alpha(rows, False) - 1,
-                text=f"{plain(_at_alpha(rows, True))} and {plain(_at_alpha(rows, False))} times Gr*'s",
-            ),
-            setup=LIMITED,
+            _at_few,
+            setup=FROM_1024,
         ),
         *(
             Claim(
@@ -130,7 +136,7 @@ FIG10 = Figure(
                 _diminishing(one),
                 setup=setup,
             )
-            for name, one, setup in (("Gr*", GR_STAR, ""), ("Gr", GR, ""), ("SLP1", PRINTED, LIMITED))
+            for name, one, setup in (("Gr*", GR_STAR, ""), ("Gr", GR, ""), ("SLP1", PRINTED, FROM_1024))
         ),
     ),
 )
@@ -140,10 +146,12 @@ def _of_sizes(quick: bool) -> list[Case]:
     """A tree of brokers, and half as many brokers in one level, for all sizes."""
     sizes = (1000, 2000, 4000) if quick else (100_000, 250_000, 500_000, 1_000_000)
     brokers = 40 if quick else 200
-    tree = [
-        {"set": "1HH", "seed": 0, "subscribers": m, "brokers": brokers, "latency": "loose"} for m in sizes
+    return [
+        {"set": "1HH", "seed": seed, "subscribers": m} | network
+        for network in ({"brokers": brokers, "latency": "loose"}, {"brokers": brokers // 2})
+        for m in sizes
+        for seed in seeds(quick)
     ]
-    return tree + [{"set": "1HH", "seed": 0, "subscribers": m, "brokers": brokers // 2} for m in sizes]
 
 
 def _run_size(case: Case) -> list[Row]:
@@ -160,7 +168,7 @@ def _hours(text: str, algorithm: str, theirs: float) -> Claim:
         f"hours of {text}",
         lambda rows: rows.mean("seconds", algorithm=algorithm, subscribers=1_000_000) / 3600,
         theirs,
-        setup=f"{LIMITED}; another machine and another solver",
+        setup=f"{FROM_1024}; another machine and another solver",
         at_full_size=True,
     )
 
@@ -193,59 +201,14 @@ FIG11 = Figure(
                 rows.where(subscribers=rows.largest("subscribers"))
             ),
             reason=lambda rows: (
-                "by subscribers, seconds in a tree and in one level: "
+                f"{NOT_KNOWN}; seconds in a tree and in one level by the number of subscribers: "
                 + ", ".join(
                     f"{m:,} {plain(rows.mean('seconds', subscribers=m, **PRINTED_TREE))} and "
                     + plain(rows.mean("seconds", subscribers=m, **PRINTED))
                     for (m,) in rows.points("subscribers")
                 )
-                + "; the sample of the linear program does not grow with the subscribers, and in a tree the "
-                "steps that read all of them run on every level"
             ),
             setup=TREE_SETUP,
-        ),
-    ),
-)
-
-
-# The fractional value, and the subscribers outside the filters, as the sample grows
-
-
-def _of_samples(quick: bool) -> list[Case]:
-    samples = (4, 8, 16, 32) if quick else (4, 16, 64, 256, 1024)
-    return [_case("1HH", 0, quick, sample=g) for g in samples]
-
-
-def _run_fractional(case: Case) -> list[Row]:
-    problem = _problem(case)
-    star = assign(problem, "gr*", case["seed"]).metrics()["bandwidth"]
-    row = _measured(case, problem, PRINTED_SLP1, size=case["sample"], passes=1)
-    over = None if row["fractional"] is None else row["fractional"] / star
-    return [row | {"gr_star": star, "over_gr_star": over}]
-
-
-FRACTIONAL = Figure(
-    4,
-    "fractional",
-    "SLP1 after one linear program, as the sample grows, (IS:H, BI:H)",
-    "sample",
-    "g; the sample has 10 g ln g subscribers, and 10 per broker for loads",
-    ("algorithm",),
-    (
-        Panel("over_gr_star", "fractional value over Gr*'s bandwidth"),
-        Panel("unplaced", "subscribers without a broker that covers them"),
-    ),
-    _of_samples,
-    _run_fractional,
-    (
-        Claim(
-            NUMBER,
-            "Table I",
-            "the fractional value over Gr*'s bandwidth with the largest sample, set 1HH",
-            lambda rows: rows.mean("over_gr_star", sample=rows.largest("sample")),
-            1.29e9 / 2.39e9,
-            otherwise=NOT_COMPARABLE,
-            reason=_curve,
         ),
     ),
 )
@@ -260,17 +223,24 @@ VARIED = {
     "last hop": ("the bound on latency", "", (0, 1)),
     "even brokers": ("the distribution of brokers in the network space", "", (0, 1)),
 }
+VALUES = {
+    "last hop": ("the path bounded", "the last hop bounded"),
+    "even brokers": ("brokers near subscribers", "brokers anywhere"),
+}
 
 
 def _of_others(quick: bool) -> list[Case]:
-    every = [(name, value) for name, (_, _, values) in VARIED.items() for value in values]
-    return [
-        _case("1HH", 0, quick, varied=name, value=value, **({} if VARIED[name][1] else {"least": True}))
-        if name != "threshold"
-        else _case("1HH", 0, quick, 200, varied=name, value=value, latency=latency)
-        for name, value in every
-        for latency in (("tight", "loose") if name == "threshold" else ("",))
-    ]
+    every = [(name, value, seed) for name in VARIED for value in VARIED[name][2] for seed in seeds(quick)]
+    cases = []
+    for name, value, seed in every:
+        varied: dict[str, Any] = {"varied": name, "value": value}
+        if name == "threshold":
+            cases += [
+                _case("1HH", seed, quick, 200, latency=latency, **varied) for latency in ("tight", "loose")
+            ]
+        else:
+            cases.append(_case("1HH", seed, quick, **varied, **({} if VARIED[name][1] else {"least": True})))
+    return cases
 
 
 def _run_other(case: Case) -> list[Row]:
@@ -328,20 +298,30 @@ def _by_value(name: str, one: dict[str, str], **where: Any) -> Callable[[FigureR
 
     def text(rows: FigureRows) -> str:
         found = rows.where(varied=name, **where, **one)
-        return REPORT + "; ".join(
-            f"{value:g}: {plain(found.mean('over_gr_star', value=value))} times Gr*'s bandwidth, lbf "
-            f"{plain(found.mean('lbf', value=value))}{_least_of(rows, name, value)}, "
-            + ("feasible" if found.mean("feasible", value=value) == 1 else "not feasible")
+        return "; ".join(
+            f"{_value_name(name, value)}: {plain(found.mean('over_gr_star', value=value))} times Gr*'s "
+            f"bandwidth, lbf {plain(found.mean('lbf', value=value))}{_least_of(rows, name, value)}, "
+            f"{found.mean('feasible', value=value):.0%} of the runs feasible"
             for (value,) in found.points("value")
         )
 
     return text
 
 
+def _value_name(name: str, value: float) -> str:
+    """A value of a parameter in words.
+
+    Examples:
+        >>> _value_name("last hop", 1), _value_name("threshold", 0.2)
+        ('the last hop bounded', 'threshold 0.2')
+    """
+    return VALUES[name][int(value)] if name in VALUES else f"{name} {value:g}"
+
+
 def _least_of(rows: FigureRows, name: str, value: float) -> str:
     """The least possible load balance factor, where it was computed."""
     found = rows.values("lbf", varied=name, value=value, **BALANCE)
-    return f" (the least possible is {plain(found[0])})" if found else ""
+    return f" (the least possible is {plain(float(np.mean(found)))})" if found else ""
 
 
 def _robust(name: str, algorithm: str, one: dict[str, str], **where: Any) -> Claim:
@@ -352,9 +332,9 @@ def _robust(name: str, algorithm: str, one: dict[str, str], **where: Any) -> Cla
         f"{algorithm}'s bandwidth over Gr*'s does not change with {text}",
         trend("over_gr_star", "value", 0, varied=name, **where, **one),
         relation="alike",
-        otherwise=NOT_COMPARABLE,
+        missing=REPORT,
         reason=_by_value(name, one, **where),
-        setup=TREE_SETUP if where else LIMITED,
+        setup=TREE_SETUP if where else FROM_1024,
     )
 
 
@@ -362,8 +342,7 @@ OTHERS = Figure(
     4,
     "others",
     "Other results: sizes of samples (loads), super-subscriptions (clusters), the threshold of trees, a "
-    "bound on the last hop (1) instead of the path (0), brokers anywhere (1) instead of near subscribers "
-    "(0), (IS:H, BI:H)",
+    "bound on the last hop instead of the path, brokers anywhere instead of near subscribers, (IS:H, BI:H)",
     "varied",
     "what is varied (one dot per value)",
     ("algorithm",),
@@ -387,11 +366,11 @@ OTHERS = Figure(
             lambda rows: rows.mean("feasible", varied="last hop", value=1, **PRINTED),
             1,
             "at least",
-            otherwise=NOT_COMPARABLE,
+            missing=REPORT,
             reason=_by_value("last hop", PRINTED),
-            setup=LIMITED,
+            setup=FROM_1024,
         ),
     ),
 )
 
-FIGURES = (FIG10, FIG11, FRACTIONAL, OTHERS)
+FIGURES = (FIG10, FIG11, OTHERS)

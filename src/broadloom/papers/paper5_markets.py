@@ -1,15 +1,18 @@
 """Paper 5: Minimum-Cost Content-Based Publish/Subscribe Overlays, by Zhao and Wu (SECON 2011).
 
 The paper does not state its prices and the widths of subscriptions. Here access prices are uniform from 0 to
-1, core prices are distances of brokers in the plane, and a subscription has 1 % of the content space. The
-experiment settings tries others.
+1, core prices are distances of brokers in the plane, and a subscription has 1 % of the content space; the
+experiment "settings" tries others. Brokers are connected by a minimum spanning tree for each source and
+channel, as in section IV; second rows have each flow on its own shortest path.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,7 @@ import numpy as np
 from broadloom.assignment import assign
 from broadloom.papers.figures import (
     IMPOSSIBLE,
-    NOT_COMPARABLE,
+    NOT_KNOWN,
     ORDER,
     TIME,
     TREND,
@@ -30,10 +33,12 @@ from broadloom.papers.figures import (
     Panel,
     Reason,
     Row,
+    Settings,
     exponent,
     order,
     plain,
     trend,
+    twice_error,
 )
 from broadloom.workload import market
 
@@ -42,8 +47,13 @@ PER_PUBLISHER = "steiner-mixing (publisher)"
 REDUCTION = (Panel("reduction", "cost reduction ratio (random = 1)"),)
 MIXING, CLUSTERING, PACKING = ({"algorithm": n} for n in ("steiner-mixing", "clustering", "greedy-packing"))
 RANDOM = {"algorithm": "random"}
-NEEDS = "the paper's prices and subscriptions would be needed; "
-SETUP = "our prices and subscriptions: the paper does not state its own"
+SETUP = "our prices and subscriptions, because the paper does not state its own"
+MST, PAIR = "mst", "pair"
+# What a claim's text and set-up say of the core; the first one is the paper's.
+CORES = {
+    MST: ("", "brokers connected by a spanning tree per source and channel, as in section IV"),
+    PAIR: (", core by pairs", "each flow between two brokers on its own shortest path"),
+}
 
 
 def _run(case: Case) -> list[Row]:
@@ -91,57 +101,122 @@ def _compare(case: Case) -> list[Row]:
 
 def _case(seed: int, users: int, ratio: float = 1.0, **more: Any) -> Case:
     size = {"users": users, "brokers": max(2, users // 100), "users_per_broker": 100}
-    setup = {"width": 0.01, "core": "pair", "access": "random"}
+    setup = {"width": 0.01, "core": MST, "access": "random"}
     return {"seed": seed, "ratio": ratio} | size | setup | more
 
 
 def _by_users(quick: bool) -> list[Case]:
     users = (500, 1000, 2000) if quick else range(1000, 10_001, 1000)
-    return [_case(seed, n) for n, seed in product(users, range(5 if quick else 100))]
+    every = product(CORES, users, range(5 if quick else 100))
+    return [_case(seed, n, core=core) for core, n, seed in every]
 
 
 def _by_ratio(quick: bool) -> list[Case]:
     users = 1000 if quick else 10_000
-    return [_case(s, users, r) for r, s in product((1, 3, 10, 30, 100), range(5 if quick else 100))]
+    every = product(CORES, (1, 3, 10, 30, 100), range(5 if quick else 100))
+    return [_case(seed, users, ratio, core=core) for core, ratio, seed in every]
 
 
 def _once(quick: bool) -> list[Case]:
     users = 1000 if quick else 10_000
-    return [_case(seed, users, ours=True, prepared=True) for seed in range(2 if quick else 5)]
+    every = product(CORES, range(2 if quick else 5))
+    return [_case(seed, users, ours=True, prepared=True, core=core) for core, seed in every]
 
 
 SETTINGS = "paper5-settings"
+OPEN = ("subscriptions", "core", "access", "users_per_broker")
 
 
-def _each_setting(low: dict[str, str], high: dict[str, str]) -> Reason:
-    """In which of the settings an order holds."""
+def _holding(low: dict[str, str], high: dict[str, str]) -> Callable[[FigureRows], tuple[list[str], int]]:
+    """The settings in which an order holds, and the number of all."""
 
+    def found(rows: FigureRows) -> tuple[list[str], int]:
+        holding = []
+        points = rows.points(*OPEN)
+        for point in points:
+            setting = dict(zip(OPEN, point, strict=True))
+            ours = order("reduction", low, high, ("users", "seed"), **setting)(rows)
+            if isinstance(ours, Measured) and ours.value > ours.margin:
+                width, core, access, share = point
+                holding.append(f"{width}, core {core}, {access} prices, {share} users per broker")
+        return holding, len(points)
+
+    return found
+
+
+def _counted(low: dict[str, str], high: dict[str, str]) -> Settings:
+    def count(rows: FigureRows) -> tuple[int, int]:
+        holding, total = _holding(low, high)(rows)
+        return len(holding), total
+
+    return count
+
+
+def _listed(low: dict[str, str], high: dict[str, str]) -> Reason:
     def text(rows: FigureRows) -> str:
-        holding, total = [], 0
-        for width, core, access, share in rows.points("subscriptions", "core", "access", "users_per_broker"):
-            found = order("reduction", low, high, ("users", "seed"))(
-                rows.where(subscriptions=width, core=core, access=access, users_per_broker=share)
-            )
-            total += 1
-            if isinstance(found, Measured) and found.value > found.margin:
-                holding.append(f"{width}, {core}, {access} prices, {share} users per broker")
-        listed = f": {'; '.join(holding)}" if holding else ""
-        return f"{NEEDS}the order holds in {len(holding)} of {total} settings{listed}"
+        holding, total = _holding(low, high)(rows)
+        return f"it holds in {len(holding)} of {total} settings" + (
+            f": {'; '.join(holding)}" if holding else ""
+        )
 
     return text
 
 
-def _better(where: str, name: str, other: str, high: dict[str, str], low: dict[str, str]) -> Claim:
+def _for_each_core(claims: Callable[[str, dict[str, Any]], tuple[Claim, ...]]) -> tuple[Claim, ...]:
+    """The claims with each core: that of the paper, and others as repetitions."""
+    found: tuple[Claim, ...] = ()
+    for core, (name, text) in CORES.items():
+        of_core = claims(core, {"setup": f"{SETUP}; {text}", "repeats": core != MST})
+        found += tuple(replace(claim, text=claim.text + name) for claim in of_core)
+    return found
+
+
+def _better(
+    core: str, name: str, other: str, high: dict[str, str], low: dict[str, str], more: dict[str, Any]
+) -> Claim:
     return Claim(
         ORDER,
-        where,
+        "VI-B",
         f"{name} reduces the cost more than {other}",
-        order("reduction", low, high, ("users", "seed")),
-        otherwise=NOT_COMPARABLE,
-        reason=_each_setting(low, high),
+        order("reduction", low, high, ("users", "seed"), core=core),
+        reason=_listed(low, high),
         experiment=SETTINGS,
-        setup=SETUP,
+        settings=_counted(low, high),
+        **more,
     )
+
+
+def _of_users(core: str, more: dict[str, Any]) -> tuple[Claim, ...]:
+    return (
+        *(
+            _better(core, name, other, high, low, more)
+            for name, other, high, low in (
+                ("Steiner mixing", "clustering", MIXING, CLUSTERING),
+                ("Steiner mixing", "greedy packing", MIXING, PACKING),
+                ("clustering", "greedy packing", CLUSTERING, PACKING),
+                ("greedy packing", "random assignment", PACKING, RANDOM),
+                ("clustering", "random assignment", CLUSTERING, RANDOM),
+                ("Steiner mixing", "random assignment", MIXING, RANDOM),
+            )
+        ),
+        Claim(
+            TREND,
+            "VI-B",
+            "the cost of random assignment is linear in the number of users (cost per user does not change)",
+            lambda rows: trend("per_user", "users", 0)(_per_user(rows.where(core=core, **RANDOM))),
+            relation="alike",
+            otherwise=IMPOSSIBLE,
+            reason=lambda rows: (
+                "the cost of section IV-A sums over pairs of a publisher and a subscriber, so it is "
+                f"quadratic: measured, the cost grows as users^{_growth(rows.where(core=core)):.2f}"
+            ),
+            **more,
+        ),
+    )
+
+
+def _per_user(rows: FigureRows) -> FigureRows:
+    return FigureRows(tuple(row | {"per_user": row["cost"] / row["users"]} for row in rows.all))
 
 
 FIG9 = Figure(
@@ -150,39 +225,11 @@ FIG9 = Figure(
     "Cost reduction over the number of users, one broker per hundred users",
     "users",
     "users",
-    ("algorithm",),
+    ("algorithm", "core"),
     REDUCTION,
     _by_users,
     _run,
-    (
-        _better("VI-B", "Steiner mixing", "clustering", MIXING, CLUSTERING),
-        _better("VI-B", "Steiner mixing", "greedy packing", MIXING, PACKING),
-        _better("VI-B", "clustering", "greedy packing", CLUSTERING, PACKING),
-        *(
-            _better("VI-B", name, "random assignment", one, RANDOM)
-            for name, one in (
-                ("greedy packing", PACKING),
-                ("clustering", CLUSTERING),
-                ("Steiner mixing", MIXING),
-            )
-        ),
-        Claim(
-            TREND,
-            "VI-B",
-            "the cost of random assignment is linear in the number of users (cost per user does not change)",
-            lambda rows: trend("per_user", "users", 0)(
-                FigureRows(
-                    tuple(row | {"per_user": row["cost"] / row["users"]} for row in rows.where(**RANDOM).all)
-                )
-            ),
-            relation="alike",
-            otherwise=IMPOSSIBLE,
-            reason=lambda rows: (
-                "the cost of section IV-A sums over pairs of a publisher and a subscriber, so it is "
-                f"quadratic: measured, the cost grows as users^{_growth(rows):.2f}"
-            ),
-        ),
-    ),
+    _for_each_core(_of_users),
 )
 
 
@@ -191,25 +238,74 @@ def _growth(rows: FigureRows) -> float:
     return exponent((n, rows.mean("cost", users=n, **RANDOM)) for (n,) in rows.points("users"))
 
 
-def _closer(rows: FigureRows, one: dict[str, str]) -> Measured:
+def _closer(one: dict[str, str], core: str) -> Ours:
     """How much closer to Steiner mixing an algorithm is at the highest ratio than at the lowest."""
-    ends = [rows.points("ratio")[at][0] for at in (0, -1)]
-    gaps = [
-        abs(np.log(rows.mean("reduction", ratio=r, **one) / rows.mean("reduction", ratio=r, **MIXING)))
-        for r in ends
-    ]
-    return Measured(
-        float(gaps[0] - gaps[1]), text=f"a factor of {plain(np.exp(gaps[0]))} and {plain(np.exp(gaps[1]))}"
-    )
+
+    def gap(rows: FigureRows, ratio: float, seed: int) -> float:
+        found = [
+            rows.mean("reduction", core=core, ratio=ratio, seed=seed, **which) for which in (one, MIXING)
+        ]
+        return float(abs(np.log(found[0] / found[1])))
+
+    def ours(rows: FigureRows) -> Measured:
+        ends = [rows.points("ratio")[at][0] for at in (0, -1)]
+        gaps = np.array([[gap(rows, ratio, seed) for ratio in ends] for (seed,) in rows.points("seed")])
+        factors = np.exp(gaps.mean(axis=0))
+        difference = gaps[:, 0] - gaps[:, 1]
+        text = f"a factor of {plain(factors[0])} and {plain(factors[1])}"
+        return Measured(float(difference.mean()), twice_error(difference), text=text)
+
+    return ours
 
 
-def _closer_of(one: dict[str, str]) -> Ours:
-    return lambda rows: _closer(rows, one)
+def _by_ratio_of(core: str) -> Reason:
+    """The means of all algorithms by ratio."""
+
+    def text(rows: FigureRows) -> str:
+        found = rows.where(core=core)
+        ratios = [ratio for (ratio,) in found.points("ratio")]
+        parts = []
+        for name in (*ALGORITHMS, PER_PUBLISHER):
+            means = ", ".join(plain(found.mean("reduction", ratio=r, algorithm=name)) for r in ratios)
+            parts.append(f"{name} {means}")
+        return f"{NOT_KNOWN}; at ratios {', '.join(map(str, ratios))}: " + "; ".join(parts)
+
+    return text
 
 
-def _factors(one: dict[str, str]) -> Reason:
-    return lambda rows: (
-        f"{NEEDS}between them is {_closer(rows, one).text}, where core links are dear and cheap"
+def _of_ratios(core: str, more: dict[str, Any]) -> tuple[Claim, ...]:
+    others = (("greedy packing", PACKING), ("clustering", CLUSTERING))
+    more = more | {"reason": _by_ratio_of(core)}
+    return (
+        Claim(
+            TREND,
+            "VI-B",
+            "Steiner mixing's cost reduction does not change with the ratio",
+            trend("reduction", "ratio", 0, core=core, **MIXING),
+            relation="alike",
+            **more,
+        ),
+        *(
+            Claim(
+                TREND,
+                "VI-B",
+                f"{name} comes closer to Steiner mixing as core links get cheaper",
+                _closer(one, core),
+                **more,
+            )
+            for name, one in others
+        ),
+        *(
+            Claim(
+                ORDER,
+                "VI-B",
+                f"where core links are cheapest (ratio 100), {name} and Steiner mixing are alike",
+                order("reduction", one, MIXING, ("seed",), ratio=100, core=core),
+                relation="alike",
+                **more,
+            )
+            for name, one in others
+        ),
     )
 
 
@@ -219,80 +315,45 @@ FIG10 = Figure(
     "Cost reduction over the ratio of access prices to core prices",
     "ratio",
     "access price over core price",
-    ("algorithm",),
+    ("algorithm", "core"),
     REDUCTION,
     _by_ratio,
     _run,
-    (
-        Claim(
-            TREND,
-            "VI-B",
-            "Steiner mixing's cost reduction does not change with the ratio",
-            trend("reduction", "ratio", 0, **MIXING),
-            relation="alike",
-            otherwise=NOT_COMPARABLE,
-            reason=lambda rows: (
-                NEEDS
-                + "by ratio: "
-                + ", ".join(
-                    f"{r} {plain(rows.mean('reduction', ratio=r, **MIXING))}" for (r,) in rows.points("ratio")
-                )
-                + "; with one tree per publisher and channel "
-                + ", ".join(
-                    plain(rows.mean("reduction", ratio=r, algorithm=PER_PUBLISHER))
-                    for (r,) in rows.points("ratio")
-                )
-            ),
-            setup=SETUP,
-        ),
+    _for_each_core(_of_ratios),
+)
+
+
+def _of_times(core: str, more: dict[str, Any]) -> tuple[Claim, ...]:
+    seconds = {"random": 0.9, "greedy-packing": 91.445, "clustering": 100.235, "steiner-mixing": 179.654}
+    machine = f"{more['setup']}; another machine, and the paper compiled without optimization"
+    return (
         *(
             Claim(
-                TREND,
-                "VI-B",
-                f"{name} comes closer to Steiner mixing as core links get cheaper",
-                _closer_of(one),
-                setup=SETUP,
-                otherwise=NOT_COMPARABLE,
-                reason=_factors(one),
+                TIME,
+                "Table I",
+                f"seconds of {name}",
+                _median(name, core),
+                theirs,
+                at_full_size=True,
+                **(more | {"setup": machine}),
             )
-            for name, one in (("greedy packing", PACKING), ("clustering", CLUSTERING))
+            for name, theirs in seconds.items()
         ),
         *(
             Claim(
                 ORDER,
-                "VI-B",
-                f"where core links are cheapest (ratio 100), {name} and Steiner mixing are alike",
-                order("reduction", one, MIXING, ("seed",), ratio=100),
-                relation="alike",
-                setup=SETUP,
-                otherwise=NOT_COMPARABLE,
-                reason=_factors(one),
+                "Table I",
+                f"{fast} is faster than {slow}",
+                order("seconds", {"algorithm": fast}, {"algorithm": slow}, ("seed",), core=core),
+                **more,
             )
-            for name, one in (("greedy packing", PACKING), ("clustering", CLUSTERING))
+            for fast, slow in pairwise(seconds)
         ),
-    ),
-)
-
-
-def _time(name: str, seconds: float) -> Claim:
-    return Claim(
-        TIME,
-        "Table I",
-        f"seconds of {name}",
-        lambda rows: rows.median("seconds", algorithm=name),
-        seconds,
-        setup="another machine; the paper compiled without optimization",
-        at_full_size=True,
     )
 
 
-def _slower(name: str, other: str) -> Claim:
-    return Claim(
-        ORDER,
-        "Table I",
-        f"{other} is faster than {name}",
-        order("seconds", {"algorithm": other}, {"algorithm": name}, ("seed",)),
-    )
+def _median(name: str, core: str) -> Ours:
+    return lambda rows: rows.median("seconds", algorithm=name, core=core)
 
 
 TABLE1 = Figure(
@@ -301,19 +362,11 @@ TABLE1 = Figure(
     "Seconds at 10,000 users and 100 brokers",
     "users",
     "users",
-    ("algorithm",),
+    ("algorithm", "core"),
     (Panel("seconds", "CPU seconds", log=True),),
     _once,
     _run,
-    (
-        _time("random", 0.9),
-        _time("greedy-packing", 91.445),
-        _time("clustering", 100.235),
-        _time("steiner-mixing", 179.654),
-        _slower("greedy-packing", "random"),
-        _slower("clustering", "greedy-packing"),
-        _slower("steiner-mixing", "clustering"),
-    ),
+    _for_each_core(_of_times),
 )
 
 
@@ -328,7 +381,7 @@ def _settings(quick: bool) -> list[Case]:
         | {"core": core, "access": access, "brokers": users // share, "users_per_broker": share}
         for width, core, access, share, seed in product(
             (0.01, 0.1, None),
-            ("mst", "pair", "tree"),
+            (MST, PAIR, "tree"),
             ("random", "euclidean"),
             (10, 100),
             range(2 if quick else 5),
@@ -346,27 +399,6 @@ SETTINGS_FIGURE = Figure(
     REDUCTION,
     _settings,
     _run,
-    tuple(
-        Claim(
-            ORDER,
-            "VI-B",
-            f"{name} reduces the cost more than {other}, mean of all settings",
-            order(
-                "reduction",
-                low,
-                high,
-                ("subscriptions", "core", "access", "users_per_broker", "seed"),
-            ),
-            otherwise=NOT_COMPARABLE,
-            reason=_each_setting(low, high),
-            setup="settings that the paper leaves open: widths, core, access prices, users per broker",
-        )
-        for name, other, high, low in (
-            ("Steiner mixing", "clustering", MIXING, CLUSTERING),
-            ("Steiner mixing", "greedy packing", MIXING, PACKING),
-            ("clustering", "greedy packing", CLUSTERING, PACKING),
-        )
-    ),
 )
 
 FIGURES = (FIG9, FIG10, TABLE1, SETTINGS_FIGURE)

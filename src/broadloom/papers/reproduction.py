@@ -1,4 +1,4 @@
-"""Reproduction of the papers: runs cases in this process or as Spark tasks, writes tables, claims, a page.
+"""Reproduction of the papers: runs cases in processes or as Spark tasks, writes tables, claims, a page.
 
 Cases that were run before are not run again, so a stopped run can be continued.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +19,6 @@ from broadloom.papers.drawings import draw
 from broadloom.papers.evidence_page import write_page
 from broadloom.papers.figures import (
     CONTRADICTED,
-    NOT_COMPARABLE,
     NOT_MEASURED,
     Case,
     Figure,
@@ -61,12 +62,14 @@ def reproduce(
     engine: SparkEngine | None = None,
     spark: SparkSession | None = None,
     run: bool = True,
+    jobs: int = 1,
 ) -> Reproduction:
     """Run the cases of some figures, and write their tables, drawings and one page.
 
-    The cases run one after another in this process, unless an engine or a session of Spark is given. A case
-    that was run before, into the same folder, is not run again, so a stopped run continues. The page and the
-    table of claims cover all figures whose cases are in the folder, including those of other runs.
+    The cases run one after another in this process, unless several jobs, or an engine or a session of Spark
+    are given. A case that was run before, into the same folder, is not run again, so a stopped run continues.
+    The page and the table of claims cover all figures whose cases are in the folder, including those of other
+    runs.
 
     Args:
         figures: the figures, see `broadloom.papers.figures_of`.
@@ -75,6 +78,7 @@ def reproduce(
         engine: the Spark to use.
         spark: a session of your own, instead of an engine.
         run: run the missing cases; otherwise only write what is complete.
+        jobs: the number of cases that run at a time, each in a process of its own.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -88,19 +92,23 @@ def reproduce(
     pending = [(source, case) for source, case in requested if not read_case(case_file(folder, source, case))]
     if pending and run:
         if engine is None and spark is None:
-            _run_here(pending, folder)
+            run_cases(pending, folder, jobs)
         else:
             _run_on_spark(pending, folder, engine, spark)
     found = _complete_figures(reduced if run else {}, folder)
-    rows = {figure.key: figure_rows for figure, (figure_rows, _) in found.items()}
-    claims = {figure: write_figure(figure, rows, folder, small) for figure, (_, small) in found.items()}
+    rows: dict[bool, dict[str, FigureRows]] = {True: {}, False: {}}  # by whether the size is reduced
+    for figure, (figure_rows, small) in found.items():
+        rows[small][figure.key] = figure_rows
+    claims = {
+        figure: write_figure(figure, rows[small], folder, small) for figure, (_, small) in found.items()
+    }
     every = [claim for of_figure in claims.values() for claim in of_figure]
     if every:
         write_rows(every, folder / "claims.parquet")
     page = write_page({figure: small for figure, (_, small) in found.items()}, every, folder)
-    verdicts = [claim for figure in figures for claim in claims.get(figure, [])]
+    requested_claims = [claim for figure in figures for claim in claims.get(figure, [])]
     done = len(pending) if run else 0
-    return Reproduction(page, verdicts, done, len(requested) - len(pending), every)
+    return Reproduction(page, requested_claims, done, len(requested) - len(pending), every)
 
 
 def _complete_figures(
@@ -120,12 +128,19 @@ def _complete_figures(
     return found
 
 
-def _run_here(pending: list[tuple[str, Case]], folder: Path) -> None:
-    """Run one case after another in this process; a case is on disk as soon as it is done."""
+def run_cases(pending: Sequence[tuple[str, Case]], folder: Path, jobs: int = 1) -> None:
+    """Run cases, `jobs` at a time; a case is on disk as soon as it is done."""
     with stage("cases", len(pending)) as done:
-        for number, (key, case) in enumerate(pending, start=1):
-            run_case(key, case, folder)
-            done(number)
+        if jobs == 1:
+            for number, (key, case) in enumerate(pending, start=1):
+                run_case(key, case, folder)
+                done(number)
+            return
+        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+            running = [pool.submit(run_case, key, case, folder) for key, case in pending]
+            for number, finished in enumerate(as_completed(running), start=1):
+                finished.result()
+                done(number)
 
 
 def _run_on_spark(
@@ -174,17 +189,21 @@ def write_figure(
 
     Args:
         figure: the figure.
-        rows: the rows of all figures by key, because the reason for a verdict can be another figure.
+        rows: the rows of all figures of that size by key: the reason for a verdict can be another figure.
         folder: where to write.
         quick: whether the rows have reduced sizes.
     """
-    own = rows[figure.key]
-    write_rows(own.all, folder / f"{figure.key}.parquet")
-    draw(figure, own, folder / f"{figure.key}.svg")
+    write_rows(rows[figure.key].all, folder / f"{figure.key}.parquet")
+    draw(figure, rows[figure.key], folder / f"{figure.key}.svg")
+    return verdicts(figure, rows, quick)
+
+
+def verdicts(figure: Figure, rows: Mapping[str, FigureRows], quick: bool = False) -> list[dict[str, Any]]:
+    """One verdict per claim of a figure, from the rows of all figures of that size by key."""
     checked = [claim for claim in figure.claims if not (quick and claim.at_full_size)]
     size = REDUCED if quick else FULL
     found = [
-        {"paper": figure.paper, "figure": figure.key, "size": size, **claim.verdict(own, rows)}
+        {"paper": figure.paper, "figure": figure.key, "size": size, **claim.verdict(rows[figure.key], rows)}
         for claim in checked
     ]
     return [_provisional(claim) if quick else claim for claim in found]
@@ -197,6 +216,6 @@ def _provisional(claim: dict[str, Any]) -> dict[str, Any]:
         >>> _provisional({"verdict": "contradicted", "reason": "2 s"})
         {'verdict': 'not measured', 'reason': 'does not hold at reduced size: 2 s'}
     """
-    if claim["verdict"] not in (CONTRADICTED, NOT_COMPARABLE):
+    if claim["verdict"] != CONTRADICTED:
         return claim
     return claim | {"verdict": NOT_MEASURED, "reason": f"does not hold at reduced size: {claim['reason']}"}

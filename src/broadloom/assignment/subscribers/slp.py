@@ -1,10 +1,10 @@
 """SLP1 and SLP (paper 4, sections IV and V): filters from a linear program, then subscribers inside them.
 
 Preliminary filters come from iterative reweighted sampling around the linear program (Algorithm 1). As
-printed, a max-flow that ignores bandwidth then places the subscribers, which loses what the linear program
-has gained and is seldom feasible (`literal=True`). By default the preliminary filters only restrict the
-candidates of a subscriber: they are relaxed by the least growth at which loads can be met, and a guarded
-greedy assignment continues from there.
+printed (`literal=True`), a max-flow that ignores bandwidth then places the subscribers, which loses what the
+linear program has gained; and where the filters leave no room within the load limits, the limits are broken.
+By default the preliminary filters only restrict the candidates of a subscriber: they are relaxed by the least
+growth at which loads can be met, and a guarded greedy assignment continues from there.
 """
 
 from collections.abc import Iterable
@@ -65,8 +65,8 @@ MAX_DRAWS = 20
 # `g` at the start, and the subscribers per broker that are sampled for loads: by default, and in the paper.
 SIZE, LOADS = 64, 20
 LITERAL_SIZE, LITERAL_LOADS = 4, 10
-# The most linear programs before the best filters so far are taken: by default, and if literal.
-MAX_PROGRAMS, MAX_LITERAL_PROGRAMS = 1, 100
+# The most linear programs before the best filters so far are taken, unless literal.
+MAX_PROGRAMS = 1
 # Parts of a subscriber that can go to different brokers, as in a linear program.
 PARTS = 1000
 
@@ -78,9 +78,10 @@ class SlpOptions:
     Attributes:
         literal: run as printed: `g` from 4, samples of `10 |B|` for loads, the same candidate rectangles for
             all brokers, linear programs until the filters cover all subscribers, and a max-flow that ignores
-            bandwidth. Its result is seldom feasible.
-        passes: the most linear programs before the best filters so far are taken; None: 1, and 100 if
-            literal. The paper has no limit.
+            bandwidth. Subscribers that it cannot place within the load limits get any broker in time: the
+            fewer the sample has, the more of them there are.
+        passes: the most linear programs before the best filters so far are taken; None: 1, and no limit if
+            literal, as in the paper. A literal run from a small `size` can need hundreds of programs.
         eps: how much filters are expanded before a sample counts as a certificate; the paper does not say.
         size: the paper's `g` at the start, from which samples of `10 g ln g` are drawn; None: 64, and 4 if
             literal. A literal run that starts higher skips stages that find no certificate.
@@ -114,9 +115,9 @@ class SlpOptions:
             check_number(getattr(self, name), f"option {name}", floor)
 
     @property
-    def max_programs(self) -> int:
-        """The most linear programs."""
-        return self.passes or (MAX_LITERAL_PROGRAMS if self.literal else MAX_PROGRAMS)
+    def max_programs(self) -> int | None:
+        """The most linear programs; None: no limit."""
+        return MAX_PROGRAMS if self.passes is None and not self.literal else self.passes
 
     @property
     def first_size(self) -> int:
