@@ -523,8 +523,8 @@ def kept_rows(tmp_path_factory):
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
 def test_the_kept_rows_give_the_kept_claims(figure, kept_rows, monkeypatch):
     """Anybody can judge the claims again from the rows in the repository."""
-    if figure.key not in kept_rows:
-        pytest.skip("its rows are not kept yet")
+    if len(kept_rows) < len(FIGURES):
+        pytest.skip("the rows of all figures are not kept yet, so the claims are of an earlier run")
     monkeypatch.setattr(paper1_weighted_overlays, "latency_sources", lambda: list(MEASURED))
     claims = json.loads((RESULTS / "papers.json").read_text())["claims"]["rows"]
     kept = [claim for claim in claims if claim["figure"] == figure.key]
