@@ -5,6 +5,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_apply import PretendBrokers, deployed_unchecked
@@ -22,6 +23,7 @@ from broadloom.deployment import (
     Wiring,
     apply,
     call_api,
+    fleet_control,
     roll_out,
     target_named,
 )
@@ -893,3 +895,26 @@ def test_a_batch_does_not_begin_if_a_change_has_recorded_too_much(monkeypatch):
         apply_change(change, change.steps(), brokers, journal)
     assert all(brokers.up.values())
     apply_change(change, (), brokers, journal, back=True)
+
+
+def test_a_lost_connection_does_not_end_the_wait_for_links(monkeypatch):
+    """Nor does a broker that refuses connections for a moment."""
+    fleet = fleet_with(**STOP)
+    control = FleetControl(fleet, DeploymentChange(ONE, TWO), 60)
+    connections = []
+
+    def connect(client, *_, **__):
+        connections.append(client)
+        if len(connections) == 2:
+            raise ConnectionRefusedError
+
+    def loop_until(client, done, _seconds):
+        if len(connections) == 3:
+            state = fleet_control.STATE.format(fleet_control.remote_id(AB))
+            client.on_message(client, None, SimpleNamespace(topic=state, payload=b"1"))
+        return done()
+
+    monkeypatch.setattr(fleet_control, "connect", connect)
+    monkeypatch.setattr(fleet_control, "loop_until", loop_until)
+    control.wait([AB])
+    assert len(connections) == 3
