@@ -59,6 +59,7 @@ MINUTES = {
     "paper1-fig6": 4,
     "paper1-fig5": 4.4,
     "paper1-fig9": 6,
+    "paper1-printed": 11,
     "paper5-table1": 1,
     "paper5-settings": 1,
     "paper5-fig9": 14,

@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 from broadloom.errors import InputError, missing_extra
 from broadloom.papers import (
+    paper1_printed,
     paper1_weighted_overlays,
     paper2_low_degree,
     paper3_shadows,
@@ -19,6 +20,7 @@ __all__ = ["FIGURES", "Figure", "figures_of", "need_papers"]
 
 FIGURES: tuple[Figure, ...] = (
     *paper1_weighted_overlays.FIGURES,
+    *paper1_printed.FIGURES,
     *paper2_low_degree.FIGURES,
     *paper3_shadows.FIGURES,
     *paper4_assignment.FIGURES,

@@ -37,8 +37,8 @@ RULES = {
     BOUND: "within the bound, without any tolerance",
     TIME: (
         f"seconds are reproduced within {NEAR:.0%} of theirs, and surpassed if ours are lower than that; a "
-        f"ratio of two of our times is reproduced within {NEAR:.0%} of the printed ratio, and is never "
-        "surpassed: the reason has the times of both sides"
+        "ratio of two running times depends on the implementation of both sides, and the paper's is not "
+        "published: it is not comparable, whether or not ours agrees"
     ),
 }
 
@@ -53,15 +53,16 @@ VERDICTS = {
     ),
     IMPOSSIBLE: "the claim cannot hold by the paper's own definitions",
     NOT_COMPARABLE: (
-        "whether or not ours agrees: a number depends on data of the paper that are missing, or the claim on "
-        "results that the paper does not show, and the reason says what would be needed; or settings that "
-        "the paper leaves open decide it, because most of those that were tried disagree with the first"
+        "whether or not ours agrees: a number depends on data or programs of the paper that are missing, or "
+        "the claim on results that the paper does not show; the reason says what would be needed. Or "
+        "settings that the paper leaves open decide it: most of those tried disagree with the first"
     ),
     NOT_MEASURED: (
         "the runs so far do not decide it: no number, a single run, or a reduced size that does not agree"
     ),
 }
 NOT_KNOWN = "not known"
+IMPLEMENTATION = "the paper's implementation"  # missing for ratios of running times
 
 
 @dataclass(frozen=True)
@@ -121,12 +122,13 @@ class FigureRows:
         return max((row[column] for row in self.all), default=None)
 
     def ratio(self, column: str, one: Mapping[str, Any], other: Mapping[str, Any], each: str) -> float:
-        """The mean, over the values of the column `each`, of the ratio of two means."""
+        """The mean, over the values of the column `each`, of the ratio of two means, where both have rows."""
         pairs = [
             (self.mean(column, **{each: at}, **one), self.mean(column, **{each: at}, **other))
             for (at,) in self.points(each)
         ]
-        return float(np.mean([a / b for a, b in pairs])) if pairs else float("nan")
+        ratios = [a / b for a, b in pairs if not np.isnan(a) and not np.isnan(b)]
+        return float(np.mean(ratios)) if ratios else float("nan")
 
 
 class Measured(NamedTuple):
@@ -171,7 +173,6 @@ class Claim:
             them; None: there is one setting.
         setup: what differs from the paper's description, if anything does; shown with the claim.
         is_cost: whether a lower number is better, as for seconds: then it can be surpassed.
-        is_ratio: whether it is a ratio of two of our running times, which cannot be surpassed.
         repeats: whether it is another set-up of a claim that is counted already.
         at_full_size: whether it can be checked only on instances of the paper's size.
     """
@@ -189,7 +190,6 @@ class Claim:
     settings: Settings | None = None
     setup: str = ""
     is_cost: bool = False
-    is_ratio: bool = False
     repeats: bool = False
     at_full_size: bool = False
 
@@ -261,7 +261,7 @@ class Claim:
 
     def _factor(self, ours: float) -> float:
         """By how much ours is lower than theirs."""
-        lower_is_better = (self.kind == TIME and not self.is_ratio) or self.is_cost
+        lower_is_better = (self.kind == TIME or self.is_cost) and not self.missing
         return self.theirs / ours if lower_is_better and self.theirs and ours > 0 else float("nan")
 
     def _theirs(self) -> str:
@@ -271,7 +271,7 @@ class Claim:
 
     def _reason(self, verdict: str, ours: float, rows: FigureRows, others: Mapping[str, FigureRows]) -> str:
         parts = [f"{self.missing} would be needed"] if self.missing else []
-        if self.missing and self.kind == NUMBER and self.theirs:
+        if self.missing and self.kind in (NUMBER, TIME) and self.theirs:
             parts.append(f"ours is {plain(ours / self.theirs)} times theirs")
         if verdict == NOT_COMPARABLE and not self.missing:
             parts.append("settings that the paper leaves open decide it")

@@ -21,6 +21,7 @@ from broadloom.linking import distances_to, landmarks, link
 from broadloom.model import Interest, Weights
 from broadloom.papers.figures import (
     BOUND,
+    IMPLEMENTATION,
     IMPOSSIBLE,
     NOT_KNOWN,
     NUMBER,
@@ -147,7 +148,8 @@ def measured(case: Case, interest: Interest, links: Weights | None, algorithm: s
     return row | {name: plan.notes[name] for name in ("parts", "largest_part") if name in plan.notes}
 
 
-def _wanted(case: Case) -> Interest:
+def interest_of(case: Case) -> Interest:
+    """The subscriptions of a case."""
     return interest(
         nodes=case["nodes"],
         topics=case["topics"],
@@ -159,7 +161,7 @@ def _wanted(case: Case) -> Interest:
 
 def _run(case: Case, *algorithms: str) -> list[Row]:
     links = latencies(case["nodes"], case["seed"], case["latency"])
-    return _compared([measured(case, _wanted(case), links, name) for name in algorithms])
+    return _compared([measured(case, interest_of(case), links, name) for name in algorithms])
 
 
 def _compared(rows: list[Row]) -> list[Row]:
@@ -173,7 +175,10 @@ def _compared(rows: list[Row]) -> list[Row]:
     return rows
 
 
-def _case(seed: int, nodes: int = 800, topics: int = 200, popularity: str = "unif", middle: int = 60) -> Case:
+def case_of(
+    seed: int, nodes: int = 800, topics: int = 200, popularity: str = "unif", middle: int = 60
+) -> Case:
+    """A case: nodes with subscriptions of `middle` - 40 to `middle` + 40 topics."""
     sizes = {"middle": middle, "fewest": middle - 40, "most": middle + 40}
     # The warm-up and the mean are part of the case: others give other numbers.
     setup = {"latency": latency_sources()[0], "warm": WARM_NODES, "mean": MEAN}
@@ -190,24 +195,24 @@ def _nodes(quick: bool) -> Iterable[int]:
 
 def _by_nodes(quick: bool) -> list[Case]:
     return [
-        _case(s, nodes=n, popularity=p) for n, p, s in product(_nodes(quick), POPULARITIES, _seeds(quick))
+        case_of(s, nodes=n, popularity=p) for n, p, s in product(_nodes(quick), POPULARITIES, _seeds(quick))
     ]
 
 
 def _by_topics(quick: bool) -> list[Case]:
     nodes, topics = (200, (100, 200, 400)) if quick else (800, range(100, 1001, 100))
     every = product(topics, POPULARITIES, _seeds(quick))
-    return [_case(s, nodes=nodes, topics=t, popularity=p) for t, p, s in every]
+    return [case_of(s, nodes=nodes, topics=t, popularity=p) for t, p, s in every]
 
 
 def _by_size(quick: bool) -> list[Case]:
     nodes, middles = (200, (50, 100, 150)) if quick else (800, range(50, 151, 10))
     every = product(middles, POPULARITIES, _seeds(quick))
-    return [_case(s, nodes=nodes, popularity=p, middle=m) for m, p, s in every]
+    return [case_of(s, nodes=nodes, popularity=p, middle=m) for m, p, s in every]
 
 
 def _of_one(popularity: str, quick: bool) -> list[Case]:
-    return [_case(s, nodes=n, popularity=popularity) for n, s in product(_nodes(quick), _seeds(quick))]
+    return [case_of(s, nodes=n, popularity=popularity) for n, s in product(_nodes(quick), _seeds(quick))]
 
 
 def _difference(rows: FigureRows, column: str, more: dict[str, str], less: dict[str, str]) -> float:
@@ -216,6 +221,7 @@ def _difference(rows: FigureRows, column: str, more: dict[str, str], less: dict[
 
 # Claims that several figures share
 
+PRINTED = "paper1-printed"  # the experiment with the algorithms as printed
 TRIPLE = ("nodes", "topics", "middle", "popularity", "seed")
 
 
@@ -240,8 +246,9 @@ def _shares(where: str, shares: tuple[float, float, float]) -> tuple[Claim, ...]
             f"GrMAW's time over PdMAW's, {popularity}",
             _share_of(popularity),
             share,
-            is_ratio=True,
-            reason=_both_times(GR, PD, popularity=popularity),
+            missing=IMPLEMENTATION,
+            reason=_by_code(GR, PD, popularity=popularity),
+            experiment=PRINTED,
         )
         for popularity, share in zip(POPULARITIES, shares, strict=True)
     )
@@ -257,15 +264,37 @@ def _share_of(popularity: str) -> Ours:
     return ours
 
 
-def _both_times(*algorithms: dict[str, str], **where: Any) -> Reason:
-    """Our times of both sides of a ratio."""
+def _by_code(one: dict[str, str], other: dict[str, str], **where: Any) -> Reason:
+    """The ratio of two running times with both of our implementations of each side."""
+    codes = tuple(product(("ours", "as printed"), repeat=2))
 
     def text(rows: FigureRows) -> str:
-        times = [f"{one['algorithm']} {plain(rows.mean(SECONDS, **one, **where))} s" for one in algorithms]
-        return (
-            "the paper prints no seconds, so which side differs is not known; ours take, on average, "
-            + " and ".join(times)
-        )
+        rows = rows.where(**where)
+        found = [
+            f"{one['algorithm']} {a}, {other['algorithm']} {b}: "
+            + plain(rows.ratio(SECONDS, one | {"code": a}, other | {"code": b}, "nodes"))
+            for a, b in codes
+        ]
+        return "the time of one over the other by implementation: " + "; ".join(found)
+
+    return text
+
+
+def _growth(*algorithms: dict[str, str]) -> Reason:
+    """How the times of both of our implementations grow with the number of nodes."""
+
+    def text(rows: FigureRows) -> str:
+        parts = []
+        for one, (code,) in product(algorithms, rows.points("code")):
+            means = [(n, rows.mean(SECONDS, nodes=n, code=code, **one)) for (n,) in rows.points("nodes")]
+            growing = [(n, seconds) for n, seconds in means if seconds > 0]
+            if len(growing) > 1:
+                nodes, seconds = growing[-1]
+                parts.append(
+                    f"{one['algorithm']} {code} takes {plain(seconds)} s at {nodes:,} nodes and grows as "
+                    f"nodes^{exponent(growing):.1f}"
+                )
+        return "; ".join(parts) or NOT_KNOWN
 
     return text
 
@@ -393,8 +422,9 @@ FIG4 = Figure(
             "PdMAW's time over GrMAW's at 1000 nodes, unif",
             lambda rows: rows.mean(RATIO, nodes=1000, popularity="unif", **PD),
             60.7,
-            is_ratio=True,
-            reason=_both_times(GR, PD, nodes=1000, popularity="unif"),
+            missing=IMPLEMENTATION,
+            reason=_by_code(PD, GR, nodes=1000, popularity="unif"),
+            experiment=PRINTED,
             at_full_size=True,
         ),
         Claim(
@@ -402,33 +432,19 @@ FIG4 = Figure(
             "IX-B",
             "PdMAW's time over GrMAW's rises with the number of nodes",
             trend(RATIO, "nodes", 1, ("popularity", "seed"), **PD),
-            reason=lambda rows: _growth(rows, GR, PD),
+            reason=_growth(GR, PD),
+            experiment=PRINTED,
         ),
         Claim(
             ORDER,
             "IX-B",
             "TrMAW is faster than GrMAW",
             order(SECONDS, TR, GR, TRIPLE),
-            reason=lambda rows: _growth(rows, TR, GR),
+            reason=_by_code(TR, GR),
+            experiment=PRINTED,
         ),
     ),
 )
-
-
-def _growth(rows: FigureRows, *algorithms: dict[str, str]) -> str:
-    """How the times of our implementations grow with the number of nodes."""
-    parts = [NOT_KNOWN]
-    for one in algorithms:
-        points = [(n, rows.mean(SECONDS, nodes=n, **one)) for (n,) in rows.points("nodes")]
-        points = [(n, s) for n, s in points if s > 0]
-        if len(points) < 2:
-            return NOT_KNOWN
-        slope = exponent(points)
-        parts.append(
-            f"our {one['algorithm']}'s time grows as nodes^{slope:.1f}, {plain(points[-1][1])} s at "
-            f"{points[-1][0]:,} nodes"
-        )
-    return "; ".join(parts)
 
 
 FIG5 = Figure(
@@ -530,8 +546,9 @@ FIG7 = Figure(
             "PdrdMAW's time over PdMAW's",
             lambda rows: rows.mean(RATIO, **PDRD),
             50,
-            is_ratio=True,
-            reason=_both_times(PDRD, PD),
+            missing=IMPLEMENTATION,
+            reason=_by_code(PDRD, PD, popularity="zipf"),
+            experiment=PRINTED,
         ),
     ),
 )
@@ -631,7 +648,8 @@ FIG8 = Figure(
             "GrMAW and GM are of similar running time",
             order(SECONDS, GM, GR, PAIR),
             relation="alike",
-            reason=_both_times(GR, GM),
+            reason=_by_code(GR, GM, popularity="unif"),
+            experiment=PRINTED,
         ),
         Claim(
             TIME,
@@ -639,8 +657,8 @@ FIG8 = Figure(
             "GrMAW's time over GM's",
             lambda rows: rows.ratio(SECONDS, GR, GM, "nodes"),
             0.7,
-            is_ratio=True,
             otherwise=IMPOSSIBLE,
+            missing=IMPLEMENTATION,
             reason="the next sentence says that GrMAW is slower than GM, so the ratio is above 1",
         ),
     ),
@@ -652,7 +670,7 @@ FIG8 = Figure(
 
 def _by_sites(quick: bool) -> list[Case]:
     nodes = (500, 1000, 1500) if quick else range(1000, 10_001, 1000)
-    return [_case(s, nodes=n) | {"latency": "sites"} for n, s in product(nodes, _seeds(quick))]
+    return [case_of(s, nodes=n) | {"latency": "sites"} for n, s in product(nodes, _seeds(quick))]
 
 
 def _run_sites(case: Case) -> list[Row]:
@@ -727,8 +745,9 @@ def _divided(one: dict[str, str], name: str, **more: Any) -> tuple[Claim, ...]:
             f"{name}'s time over GrMAW's",
             mean_of(RATIO, **one),
             0.057,
-            is_ratio=True,
-            reason=_both_times(one, GR),
+            missing=IMPLEMENTATION,
+            reason=_growth(GR),
+            experiment=PRINTED,
             **more,
         ),
         Claim(
@@ -736,7 +755,8 @@ def _divided(one: dict[str, str], name: str, **more: Any) -> tuple[Claim, ...]:
             "IX-G",
             f"{name}'s time over GrMAW's falls as nodes grow in number",
             trend(RATIO, "nodes", -1, ("seed",), **one),
-            reason=lambda rows: _growth(rows, GR, one),
+            reason=_growth(GR),
+            experiment=PRINTED,
             **more,
         ),
     )
@@ -829,7 +849,7 @@ def _fit_cases(quick: bool) -> list[Case]:
 
 def _run_fit(case: Case) -> list[Row]:
     links = latencies(case["nodes"], case["seed"], case["latency"], whole=True)
-    wanted = _wanted(case)
+    wanted = interest_of(case)
     return _compared(
         [
             measured(case, wanted, links, "grmaw", ties="random"),
