@@ -17,7 +17,7 @@ from broadloom.papers.figures import Figure, FigureRows, Panel
 STYLES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (5, 1)), "v"), ((0, (1, 1)), "x"))
 MOST_DOTS = 300  # per curve; of more, evenly many are drawn along the x axis
 BITMAP_DOTS = 150  # per curve; more dots are one bitmap
-MOST_POINTS = 120  # per curve
+MOST_POINTS = 60  # per curve
 MOST_MARKS = 20  # per curve
 # Numbers in the attributes of a drawing, which are rounded to tenths of a point; texts follow ">".
 LONG = re.compile(rb"(?<=[ \"(,])-?\d+\.\d{2,}(?=[ \"),\n])")
@@ -43,7 +43,9 @@ def draw(figure: Figure, rows: FigureRows, path: Path) -> None:
         canvas.set_size_inches(WIDTH, HEIGHT * len(figure.panels) + LINE * (lines + 1))
         canvas.legend(marks, labels, loc="outside lower center", ncols=columns, fontsize="small")
         drawn = io.BytesIO()
-        canvas.savefig(drawn, format="svg", dpi=150, metadata={"Date": None})
+        canvas.savefig(
+            drawn, format="svg", dpi=150, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
     put(LONG.sub(_rounded, drawn.getvalue()), path)
 
 
