@@ -222,7 +222,9 @@ class Claim:
         }
 
     def _judge(self, ours: Measured, factor: float, holding: tuple[int, int] | None) -> str:
-        if np.isnan(ours.value) or (self.kind in (ORDER, TREND) and np.isnan(ours.margin)):
+        if np.isnan(ours.value) and not (self.missing and self.ours is nothing_to_run):
+            return NOT_MEASURED
+        if self.kind in (ORDER, TREND) and np.isnan(ours.margin):
             return NOT_MEASURED
         if self.missing and self.otherwise != IMPOSSIBLE:
             return NOT_COMPARABLE
@@ -271,7 +273,7 @@ class Claim:
 
     def _reason(self, verdict: str, ours: float, rows: FigureRows, others: Mapping[str, FigureRows]) -> str:
         parts = [f"{self.missing} would be needed"] if self.missing else []
-        if self.missing and self.kind in (NUMBER, TIME) and self.theirs:
+        if self.missing and self.kind in (NUMBER, TIME) and self.theirs and not np.isnan(ours):
             parts.append(f"ours is {plain(ours / self.theirs)} times theirs")
         if verdict == NOT_COMPARABLE and not self.missing:
             parts.append("settings that the paper leaves open decide it")
@@ -302,7 +304,12 @@ def plain(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.12g}"
 
 
-# Our side of orders and trends
+# Our side of a claim
+
+
+def nothing_to_run(_: FigureRows) -> float:
+    """Our side of a number that cannot be computed without what is missing."""
+    return float("nan")
 
 
 def mean_of(column: str, **which: Any) -> Ours:
