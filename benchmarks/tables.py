@@ -94,7 +94,7 @@ def algorithms(stage: str, problem: str | None = None) -> Rows:
         {
             "name": f"`{row['name']}`",
             "paper": row["paper"],
-            "makes small": row["objective"],
+            "minimises": row["objective"],
             "rule": row["summary"],
             "options": ", ".join(f"`{name}={default!r}`" for name, default in row["options"].items()),
         }

@@ -52,7 +52,7 @@ class Change:
         removed: the links to remove; includes those of a node that left.
         shadow: the nodes that were candidates for new links.
         seconds: the time until every topic was connected again.
-        backup_seconds: the time spent afterwards on choosing new backups; no caller has to wait for it.
+        backup_seconds: the time from then until new backups were chosen and the call returned.
         kind: "join", "leave", "resubscribe" or "rebaseline".
         edges_before: the number of links before the change.
         fallbacks: the number of merges that the shadow could not do, so that all nodes became candidates.
