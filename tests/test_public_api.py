@@ -27,7 +27,6 @@ LINK = [
     *("broadloom", "trmaw", "gm", "grmaw", "pdmaw", "pdrdmaw", "dcmaw"),
     *("minmax-oda", "low-oda", "cd-oda", "cd-oda-1", "cd-oda-2", "exact"),
 ]
-)
 
 
 @pytest.fixture

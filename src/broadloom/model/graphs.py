@@ -174,7 +174,12 @@ class Interest:
         pairs = {name: _column(table, "subscriptions", name) for name in ("node", "topic")}
         known_nodes = None if nodes is None else _column(nodes, "nodes", "node").to_pylist()
         known_topics = None if topics is None else _column(topics, "topics", "topic").to_pylist()
-        return cls.from_pairs(pairs["node"], pairs["topic"], known_nodes, known_topics)
+        try:
+            return cls.from_pairs(pairs["node"], pairs["topic"], known_nodes, known_topics)
+        except InputError as error:
+            if str(error).startswith("row "):
+                raise InputError(f"subscriptions {error}") from error
+            raise
 
     @classmethod
     def from_matrix(
@@ -504,9 +509,7 @@ def _id_column(values: object, kind: str) -> pa.Array:
     missing = np.asarray(column.is_null())
     if is_text:
         missing = missing | np.asarray(pc.fill_null(pc.equal(column, ""), True))
-    raise_for_first(
-        missing, lambda row: f"row {row} has no {kind} (it is {column[row]})", f"give each row a {kind}"
-    )
+    raise_for_first(missing, lambda row: f"row {row} has no {kind}", f"give each row a non-empty {kind}")
     if not (is_text or pa.types.is_integer(column.type)):
         first = shown(column[0].as_py())
         raise InputError(f"{kind} ids are {column.type} ({first}, ...); use strings or whole numbers")
