@@ -607,7 +607,10 @@ def _ones(matrix: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int,
     try:
         array: Any = matrix if is_sparse else np.asarray(matrix)
     except (TypeError, ValueError) as error:
-        raise InputError(f"the matrix is not one of numbers: {error}") from error
+        raise InputError(
+            "the matrix has rows of different lengths, or entries that are not numbers; "
+            "give numbers, one row per node and one column per topic"
+        ) from error
     if len(array.shape) != 2:
         raise InputError(f"the matrix has shape {array.shape}; give one row per node, one column per topic")
     if array.dtype.kind not in "biuf":
