@@ -151,6 +151,7 @@ def _escaped(value: Any) -> Any:
 LISTS: dict[str, Callable[[], Rows]] = {
     "link algorithms": partial(algorithms, "link"),
     "assign algorithms": partial(algorithms, "assign", "AssignmentProblem"),
+    "market algorithms": partial(algorithms, "assign", "MarketProblem"),
     "licences": licences,
     "commands": purposes,
     "public names": partial(documented_names, top=True),
