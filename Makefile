@@ -90,10 +90,11 @@ test-everywhere: setup kernels ## run the pipeline on clusters and in an object 
 	@test -x .cache/moto/bin/moto_server || ($(PYTHON) -m venv .cache/moto && .cache/moto/bin/pip install --quiet "moto[s3,server]")
 	BROADLOOM_MOTO=$(CURDIR)/.cache/moto/bin/moto_server $(RUN)pytest -m everywhere
 
-lint: setup ## check style, format and types
+lint: setup ## check style, format, spelling and types
 	$(RUN)ruff check
 	$(RUN)ruff format --check
 	$(RUN)codespell docs examples src tools benchmarks packaging *.md
+	$(RUN)python tools/check-words
 	$(RUN)mypy
 	$(RUN)mypy --platform win32 --cache-dir .mypy_cache/win32
 

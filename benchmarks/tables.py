@@ -94,7 +94,7 @@ def algorithms(stage: str, problem: str | None = None) -> Rows:
         {
             "name": f"`{row['name']}`",
             "paper": row["paper"],
-            "makes small": row["objective"],
+            "minimises": row["objective"],
             "rule": row["summary"],
             "options": ", ".join(f"`{name}={default!r}`" for name, default in row["options"].items()),
         }
@@ -151,6 +151,7 @@ def _escaped(value: Any) -> Any:
 LISTS: dict[str, Callable[[], Rows]] = {
     "link algorithms": partial(algorithms, "link"),
     "assign algorithms": partial(algorithms, "assign", "AssignmentProblem"),
+    "market algorithms": partial(algorithms, "assign", "MarketProblem"),
     "licences": licences,
     "commands": purposes,
     "public names": partial(documented_names, top=True),

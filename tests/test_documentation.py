@@ -106,3 +106,13 @@ def test_pictures_exist_and_are_described():
         for words, path in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text()):
             assert words, (page, path)
             assert (page.parent / path).exists(), (page, path)
+
+
+def test_each_concept_has_a_drawing_for_light_and_dark_pages():
+    sections = (ROOT / "docs" / "concepts.md").read_text().split("\n## ")[1:]
+    paths = [path for text in sections for path in re.findall(r"\((drawings/\w+\.svg)\)", text)]
+    assert len(paths) == len(sections) == 5
+    for path in paths:
+        text = (ROOT / "docs" / path).read_text()
+        assert "<title>" in text, path
+        assert "prefers-color-scheme: dark" in text, path

@@ -152,7 +152,7 @@ def test_an_error_names_subscribers_without_a_broker_in_time():
 
 
 def test_only_problems_can_be_assigned():
-    with pytest.raises(bl.InputError, match=r"a list cannot be assigned; give one of .*AssignmentProblem"):
+    with pytest.raises(bl.InputError, match=r"the problem is of type list; give one of .*AssignmentProblem"):
         bl.assign([1, 2])
 
 

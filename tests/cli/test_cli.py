@@ -140,7 +140,7 @@ TABLES = {
     "ragged": ({"subscriptions.csv": "node,topic\na,x\nb\n"}, "cannot be read"),
     "duplicate": ({"subscriptions.csv": "node,topic\na,x\na,x\n"}, "node 'a' subscribes to topic 'x' twice"),
     "unknown": ({"subscriptions.csv": "node,topic\na,x\n", "nodes.csv": "node\nb\n"}, "node a is unknown"),
-    "empty id": ({"subscriptions.csv": "node,topic\n,x\n"}, "row 0 has no node"),
+    "empty id": ({"subscriptions.csv": "node,topic\n,x\n"}, "subscriptions row 0 has no node; give"),
     "no number": (
         {"subscriptions.csv": "node,topic\na,x\n", "latency.csv": "src,dst,rtt_ms\na,b,fast\n"},
         "cannot be read",
@@ -159,7 +159,8 @@ TABLES = {
     ),
     "missing pair": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\nc,x\n", "latency.csv": "src,dst,rtt_ms\na,b,4\n"},
-        "'a' and 'c' have no latency (and 1 more",
+        "'a' and 'c' have no latency (and 1 more like it); measure them, or fill missing pairs by shortest "
+        'paths (--missing path, missing="path")',
     ),
     "latency twice": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,b,4\na,b,5\n"},

@@ -280,7 +280,7 @@ def test_the_command_starts_from_a_plan_and_uses_weights(tables, tmp_path, capsy
     assert run(*command, "-o", tmp_path / "out", "--json") == 0
     record = json.loads(capsys.readouterr().out)
     assert record["join"]["rounds"] == 1
-    assert list(record["quarantined"]) == ["the new node is at None; give its point: 2 finite numbers"]
+    assert list(record["quarantined"]) == ["the new node has no position; give its point: 2 finite numbers"]
     nodes = read_table(tmp_path / "out", "nodes").to_pylist()
     assert nodes[-1] == {"node": "new", "id": 40, "x": 0.5, "y": 0.5}
     assert nodes[:40] == [

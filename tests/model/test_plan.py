@@ -169,7 +169,10 @@ DAMAGE = {
     "other weights": (_edit(weights={"kind": "dense"}), "the weights of the plan are damaged"),
     "bound as text": (_edit(lower_bound="low"), "'lower_bound' is missing or wrong"),
     "nodes in another order": (_reverse("nodes.parquet"), "in another order"),
-    "no plan": (lambda path: (path / "plan.json").unlink(), "is not a plan: it has no plan.json"),
+    "no plan": (
+        lambda path: (path / "plan.json").unlink(),
+        "is not a plan: it has no plan.json; give a folder that",
+    ),
     "truncated": (lambda path: (path / "plan.json").write_text('{"format"'), "cannot be read"),
     "not ours": (lambda path: (path / "plan.json").write_text("[]"), "is not a plan's record"),
     "newer": (

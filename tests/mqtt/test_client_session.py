@@ -1,6 +1,7 @@
 """A client session without a broker: answers to its requests."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -98,3 +99,20 @@ def test_a_large_packet_that_comes_slowly_is_not_given_up(monkeypatch):
         assert not wire.is_aborted
 
     asyncio.run(scenario())
+
+
+async def refused():
+    """The reason why a session cannot connect to a port at which nothing listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        endpoint = Endpoint("127.0.0.1", unused.getsockname()[1])
+        session = ClientSession("rome", "me", endpoint, SessionHandler())
+        session.start()
+        while session.last_error is None:
+            await asyncio.sleep(0.005)
+        await session.stop()
+    return session.last_error
+
+
+def test_a_refused_connection_has_a_short_reason():
+    assert asyncio.run(refused()) == "Connection refused"

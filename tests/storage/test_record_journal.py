@@ -117,6 +117,16 @@ def test_a_journal_of_an_earlier_version_is_neither_read_nor_repaired(tmp_path):
     assert path.read_bytes() == b"broadloom moves 1\n"
 
 
+@pytest.mark.parametrize("data", [b'{"algorithm": "gm"}\n', b"PAR1" + bytes(100), bytes(range(1, 200))])
+def test_a_file_that_is_not_a_journal_is_not_repaired(tmp_path, data):
+    path = tmp_path / "plan.json"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"plan\.json is not a journal; give the file"):
+        repair_journal(path)
+    assert path.read_bytes() == data
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("size", [0, 1, 100, 4095, 4096, 8192, -1, -4096])
 def test_a_shorter_file_is_refused(tmp_path, size):
     path = tmp_path / "records"

@@ -124,7 +124,7 @@ def assign(
     suitable = [entry for entry in ALGORITHMS if entry.problem is type(problem)]
     if not suitable:
         kinds = sorted({entry.problem.__name__ for entry in ALGORITHMS if entry.problem is not None})
-        raise InputError(f"a {type(problem).__name__} cannot be assigned; give one of {', '.join(kinds)}")
+        raise InputError(f"the problem is of type {type(problem).__name__}; give one of {', '.join(kinds)}")
     chosen = find_algorithm(algorithm, suitable)
     settings = chosen.with_options(options)
     check_count(seed, "seed")

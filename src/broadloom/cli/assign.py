@@ -34,7 +34,7 @@ def assign(
         list[str] | None, typer.Option("--option", "-O", help="An option of the algorithm, as name=value.")
     ] = None,
     max_delay: Annotated[
-        float | None, typer.Option(help="Maximum latency over the minimum, minus 1.")
+        float | None, typer.Option(help="The share by which a latency can exceed the least possible one.")
     ] = None,
     alpha: Annotated[
         int | None, typer.Option(help="Maximum number of rectangles per content filter.")
@@ -51,7 +51,7 @@ def assign(
 ) -> int:
     """Choose the broker of each subscriber and the filter of each broker; exit with 1 if a limit is exceeded.
 
-    With a master or a remote, subscribers are assigned on Spark after a search on a sample of them. The plan
+    With --master or --remote, subscribers are assigned on Spark after a search on a sample of them. The plan
     is the same as without Spark.
 
     Example: broadloom assign tables --algorithm slp -o plan
@@ -121,8 +121,10 @@ def market(
     channels: Annotated[
         int, typer.Option(help="Number of channels into which the content is divided.")
     ] = 128,
-    headroom: Annotated[float, typer.Option(help="Capacity over demand, if brokers have no capacity.")] = 2.0,
-    core_price: Annotated[float, typer.Option(help="The price of distance between brokers.")] = 1.0,
+    headroom: Annotated[
+        float, typer.Option(help="Total capacity divided by total demand, if brokers have no capacity.")
+    ] = 2.0,
+    core_price: Annotated[float, typer.Option(help="The price per unit of distance between brokers.")] = 1.0,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
@@ -133,7 +135,7 @@ def market(
 ) -> None:
     """Choose a broker for each user at the least total cost of access and core links.
 
-    With a master, a remote or a conf, Spark summarizes the messages, and grows the trees of steiner-mixing.
+    With --master, --remote or --conf, Spark summarizes the messages, and grows the trees of steiner-mixing.
 
     Example: broadloom market tables --core pair -o plan
     """

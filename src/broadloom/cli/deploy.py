@@ -62,7 +62,7 @@ app = typer.Typer(
 def export_plan(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the files.")],
     plan: Annotated[
-        Path | None, typer.Argument(help=f"The folder of a plan; none with --to {ROUTER}.")
+        Path | None, typer.Argument(help=f"The folder of a plan; not needed with --to {ROUTER}.")
     ] = None,
     to: Annotated[
         str | None,
@@ -103,7 +103,7 @@ def export_plan(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write native configuration: one file per broker, checked for loops, duplicates and lost publishers.
+    """Write native configuration: one file per broker, checked for loops, duplicates and missing paths.
 
     With --to haproxy, write routers that send each client to the broker of a map, so that any client can
     be moved: broadloom deploy export --to haproxy --fleet fleet.toml -o routers
@@ -238,7 +238,7 @@ def check_plan(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Check the links of a plan for loops, duplicates and lost publishers, and list what is not carried.
+    """Check the links of a plan for loops, duplicates and missing paths, and list what is not carried.
 
     With a fleet or a target, also check that these brokers can have the links. Exits with 1 on a fault.
 
@@ -336,8 +336,12 @@ def _is_rabbitmq(on: str) -> bool:
 
 @app.command("diff")
 def diff_plans(
-    old: Annotated[Path, typer.Argument(help="The folder of the plan in use; none: no links.")],
-    new: Annotated[Path, typer.Argument(help="The folder of the new plan; none: no links.")],
+    old: Annotated[
+        Path, typer.Argument(help="The folder of the plan in use, or the word none if there are no links.")
+    ],
+    new: Annotated[
+        Path, typer.Argument(help="The folder of the new plan, or the word none to remove all links.")
+    ],
     to: To = None,
     fleet: FleetFile = None,
     messages: Messages = None,
@@ -390,8 +394,12 @@ def diff_plans(
 
 @app.command("apply")
 def apply_plan(
-    old: Annotated[Path, typer.Argument(help="The folder of the plan in use; none: no links.")],
-    new: Annotated[Path, typer.Argument(help="The folder of the new plan; none: no links.")],
+    old: Annotated[
+        Path, typer.Argument(help="The folder of the plan in use, or the word none if there are no links.")
+    ],
+    new: Annotated[
+        Path, typer.Argument(help="The folder of the new plan, or the word none to remove all links.")
+    ],
     fleet: Annotated[
         Path, typer.Option("--fleet", help="The fleet file: how to reach, stop and start the brokers.")
     ] = Path("fleet.toml"),
@@ -415,7 +423,7 @@ def apply_plan(
         bool, typer.Option("--roll-back", help="Return to the old plan, at any point of the change.")
     ] = False,
     patience: Annotated[
-        float, typer.Option(help="The most seconds for a broker to stop, to answer, or to link.")
+        float, typer.Option(help="Seconds to wait for a broker to stop, to answer, or to link.")
     ] = PATIENCE,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -31,11 +31,16 @@ FleetFile = Annotated[
 ]
 Messages = Annotated[
     Path | None,
-    typer.Option(help="The folder of a table of messages: who publishes what; by default as the plan says."),
+    typer.Option(
+        help="The folder of a table of messages: where topics are published; by default as the plan says."
+    ),
 ]
 PublisherMode = Annotated[
     str | None,
-    typer.Option(help="anywhere: any broker can publish any topic; observed; by default as the plan says."),
+    typer.Option(
+        help="anywhere: any broker can publish any topic; observed: only where it was seen; "
+        "by default as the plan says."
+    ),
 ]
 Least = Annotated[str, typer.Option(help="Trees of least latency (from publishers) or of least weight.")]
 Slack = Annotated[float, typer.Option(help="The share by which a tree can cost more to relieve busy links.")]

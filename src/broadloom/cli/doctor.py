@@ -28,7 +28,7 @@ def doctor(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Connect to every broker, and say what was found and what to change; exit with 1 if anything must.
+    """Connect to every broker, and say what was found and what to change; exit with 1 if something must.
 
     Example: broadloom doctor fleet.toml
     """

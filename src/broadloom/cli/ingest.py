@@ -34,7 +34,7 @@ def ingest(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Clean raw inputs: canonical tables, bad rows in quarantine with a reason, and an account of every row.
+    """Turn raw logs and dumps into canonical tables; bad rows go to quarantine, and every row is counted.
 
     Example: broadloom ingest nodes.csv emqx=dump.json mosquitto@berlin=berlin.log latency=pings.csv -o tables
     """

@@ -69,7 +69,7 @@ def init(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write the fleet file, which says how to reach each broker; without --broker, by questions.
+    """Write the fleet file, which says how to reach each broker; without --broker, ask for them.
 
     Example: broadloom init --broker rome=10.0.0.1 --broker oslo=10.0.0.7:1884 --no-tls
     """

@@ -39,7 +39,7 @@ def verify(
 ) -> int:
     """Check a plan: connected topics, or the limits of an assignment or market; exit with 1 if it is wrong.
 
-    With a master, a remote or a conf, Spark checks the topics one by one, for plans beyond one machine.
+    With --master, --remote or --conf, Spark checks the topics one by one, for plans beyond one machine.
 
     Example: broadloom verify plan
     """
@@ -113,7 +113,7 @@ def measure(
 ) -> None:
     """Measure a plan: degrees, weights, diameters, routing cost; or bandwidth, delays and loads.
 
-    With a master, a remote or a conf, Spark measures nodes and topics: everything except routing cost.
+    With --master, --remote or --conf, Spark measures nodes and topics: everything except routing cost.
 
     Example: broadloom measure plan --json
     """

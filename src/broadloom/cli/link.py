@@ -37,7 +37,9 @@ def link(
     algorithm: Annotated[
         str | None,
         typer.Option(
-            "--algorithm", "-a", help="See `broadloom algorithms`; broadloom, or gm without weights."
+            "--algorithm",
+            "-a",
+            help="See `broadloom algorithms`; by default broadloom, or gm without weights.",
         ),
     ] = None,
     option: Annotated[

@@ -60,8 +60,8 @@ def controller(
 ) -> int:
     """Run the controller, which decides the links between brokers and tells their agents.
 
-    It runs until it is interrupted; messages flow on without it. With --down it exits with 1 if brokers still
-    have sessions of links.
+    It runs until it is interrupted; messages flow while it is away. With --down it exits with 1 if
+    brokers still have sessions of links.
 
     Example: broadloom controller fleet.toml --state state --with-agents
     """
@@ -132,8 +132,7 @@ def agent(
 ) -> None:
     """Run the agent of one broker, which forwards its messages to the neighbours.
 
-    It runs until it is interrupted. Run one agent per broker, next to it; it works on while the controller
-    is away.
+    It runs until it is interrupted, also while the controller is away. Run one agent per broker, next to it.
 
     Example: broadloom agent fleet.toml --broker rome --state state
     """

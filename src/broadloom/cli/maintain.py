@@ -45,7 +45,7 @@ def maintain(
     rho: Annotated[
         float, typer.Option(help="How many times worse than the best a link can be, to keep degrees low.")
     ] = 3,
-    coverage: Annotated[int, typer.Option(help="For shadow: how often backups cover each topic.")] = 3,
+    coverage: Annotated[int, typer.Option(help="For shadow: the number of backups per topic.")] = 3,
     backups: Annotated[str, typer.Option(help="For shadow: primal-dual or greedy.")] = "primal-dual",
     weights: Annotated[
         str | None,
@@ -62,7 +62,7 @@ def maintain(
         int, typer.Option(help="Compare with a fresh build after every N events; 0: never.")
     ] = 0,
     rebaseline: Annotated[
-        bool, typer.Option("--rebaseline", help="Then rebaseline, if a rebuild is due.")
+        bool, typer.Option("--rebaseline", help="With --fresh-every: rebaseline if a rebuild is due.")
     ] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Watch for events, on Spark.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Stream the present events, then stop.")] = False,
@@ -70,8 +70,8 @@ def maintain(
     order: Annotated[
         str | None,
         typer.Option(
-            help="For a stream: seq (all events are in one order; the default for files) or node (those of "
-            "each broker are; the default for Kafka)."
+            help="For a stream: seq: all events are in one order (the default for files); "
+            "node: only the events of each broker are (the default for Kafka)."
         ),
     ] = None,
     messages_at_a_time: Annotated[

@@ -32,7 +32,9 @@ TokenFile = Annotated[
 MOST_REASONS = 10
 FleetOption = Annotated[
     Path | None,
-    typer.Option("--fleet", help="The fleet file: ask its controller, with the fleet's key, and no token."),
+    typer.Option(
+        "--fleet", help="The fleet file: ask its controller, with the fleet's key instead of a token."
+    ),
 ]
 HERE = f"http://127.0.0.1:{PORT}"
 
@@ -129,8 +131,10 @@ def plan(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the moves.")],
     at_once: Annotated[int, typer.Option(help="How many clients can move at the same time.")] = 10,
     core: Annotated[str, typer.Option(help="How traffic crosses the core: mst, pair or tree.")] = "mst",
-    headroom: Annotated[float, typer.Option(help="Capacity over demand, if brokers have no capacity.")] = 2.0,
-    core_price: Annotated[float, typer.Option(help="The price of distance between brokers.")] = 1.0,
+    headroom: Annotated[
+        float, typer.Option(help="Total capacity divided by total demand, if brokers have no capacity.")
+    ] = 2.0,
+    core_price: Annotated[float, typer.Option(help="The price per unit of distance between brokers.")] = 1.0,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def what_if(
     plan: Annotated[Path, typer.Argument(help="The folder of the plan.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the plan afterwards.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the resulting plan.")],
     do: Annotated[
         list[str],
         typer.Option(help="An operation, such as: fail broker rome. Repeat it for several, in order."),
@@ -28,7 +28,7 @@ def what_if(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Do operations on a plan, each with its repair, and write the plan afterwards.
+    """Try changes on a plan, such as a failed broker, repair it after each, and write the resulting plan.
 
     Example: broadloom what-if plan --do "fail broker rome" --do "relink" -o after
     """
@@ -61,7 +61,7 @@ def serve(
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
     ] = True,
     discover: Annotated[
-        bool, typer.Option("--discover", help="Ask the brokers of a fleet file, and not its controller.")
+        bool, typer.Option("--discover", help="Of a fleet file: ask the brokers, not the controller.")
     ] = False,
     seed: Seed = 0,
     as_json: Json = False,
@@ -69,7 +69,7 @@ def serve(
 ) -> None:
     """Show a plan in the browser, and try changes: failures, moves, weights, links, subscriptions.
 
-    Of a fleet file with a key, it shows the running fleet as its controller knows it, and only reads.
+    With a fleet file that has a key, it shows the running fleet as the controller knows it; it only reads.
     The server listens on this machine only, and its address has a secret token. Ctrl-C ends it.
 
     Example: broadloom serve plan

@@ -52,7 +52,7 @@ class Change:
         removed: the links to remove; includes those of a node that left.
         shadow: the nodes that were candidates for new links.
         seconds: the time until every topic was connected again.
-        backup_seconds: the time spent afterwards on choosing new backups; no caller has to wait for it.
+        backup_seconds: the time from then until new backups were chosen and the call returned.
         kind: "join", "leave", "resubscribe" or "rebaseline".
         edges_before: the number of links before the change.
         fallbacks: the number of merges that the shadow could not do, so that all nodes became candidates.
@@ -284,7 +284,8 @@ def _check_point(arrays: WeightArrays, at: object, others: Mapping[int, int]) ->
     axes = arrays.points.shape[1]
     point = number_array([] if at is None else at, "the coordinates of the new node")
     if point.shape != (axes,) or not np.isfinite(point).all():
-        raise InputError(f"the new node is at {shown(at)}; give its point: {axes} finite numbers")
+        state = "has no position" if at is None else f"is at {shown(at)}"
+        raise InputError(f"the new node {state}; give its point: {axes} finite numbers")
     with np.errstate(over="ignore"):
         squares = np.sum((arrays.points[list(others.values())] - point) ** 2, axis=1)
     if (squares < LIGHTEST**2).any():

@@ -174,7 +174,12 @@ class Interest:
         pairs = {name: _column(table, "subscriptions", name) for name in ("node", "topic")}
         known_nodes = None if nodes is None else _column(nodes, "nodes", "node").to_pylist()
         known_topics = None if topics is None else _column(topics, "topics", "topic").to_pylist()
-        return cls.from_pairs(pairs["node"], pairs["topic"], known_nodes, known_topics)
+        try:
+            return cls.from_pairs(pairs["node"], pairs["topic"], known_nodes, known_topics)
+        except InputError as error:
+            if str(error).startswith("row "):
+                raise InputError(f"subscriptions {error}") from error
+            raise
 
     @classmethod
     def from_matrix(
@@ -504,9 +509,7 @@ def _id_column(values: object, kind: str) -> pa.Array:
     missing = np.asarray(column.is_null())
     if is_text:
         missing = missing | np.asarray(pc.fill_null(pc.equal(column, ""), True))
-    raise_for_first(
-        missing, lambda row: f"row {row} has no {kind} (it is {column[row]})", f"give each row a {kind}"
-    )
+    raise_for_first(missing, lambda row: f"row {row} has no {kind}", f"give each row a non-empty {kind}")
     if not (is_text or pa.types.is_integer(column.type)):
         first = shown(column[0].as_py())
         raise InputError(f"{kind} ids are {column.type} ({first}, ...); use strings or whole numbers")
@@ -604,7 +607,10 @@ def _ones(matrix: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int,
     try:
         array: Any = matrix if is_sparse else np.asarray(matrix)
     except (TypeError, ValueError) as error:
-        raise InputError(f"the matrix is not one of numbers: {error}") from error
+        raise InputError(
+            "the matrix has rows of different lengths, or entries that are not numbers; "
+            "give numbers, one row per node and one column per topic"
+        ) from error
     if len(array.shape) != 2:
         raise InputError(f"the matrix has shape {array.shape}; give one row per node, one column per topic")
     if array.dtype.kind not in "biuf":

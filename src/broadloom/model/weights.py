@@ -542,7 +542,9 @@ def fill_missing(
     raise_for_first(
         np.triu(holes).ravel(),
         lambda i: f"{labels[i // n]} and {labels[i % n]} have no latency",
-        "measure them or fill missing pairs by path" if rule == "refuse" else "no path joins them",
+        'measure them, or fill missing pairs by shortest paths (--missing path, missing="path")'
+        if rule == "refuse"
+        else "no path over other pairs connects them; measure more pairs",
     )
     return matrix
 

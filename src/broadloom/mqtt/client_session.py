@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -294,7 +295,7 @@ class ClientSession(asyncio.Protocol):
                 wait = FIRST_WAIT
                 await self._closed.wait()
             except (OSError, ProtocolError, BrokerRefusedError, TimeoutError) as error:
-                reason = str(error) or type(error).__name__
+                reason = _reason(error)
                 if reason != self.last_error:  # each reason once, not each attempt
                     LOG.warning("broker %r, client %r: %s", self.broker, self.client, reason)
                 self.last_error = reason
@@ -475,6 +476,13 @@ class ClientSession(asyncio.Protocol):
                 self.round_trip = asyncio.get_running_loop().time() - self._pinged
         else:
             raise ProtocolError(f"an unexpected packet of kind {kind:#04x}")
+
+
+def _reason(error: Exception) -> str:
+    """Why a connection failed, in one line; asyncio has a long text of its own for a refused connection."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
 
 
 def watched_task(work: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -60,8 +60,10 @@ class Address(NamedTuple):
         host, colon, port = text.rpartition(":")
         if default_port is not None and (not colon or "]" in port):
             host, port = text, str(default_port)
-        if not (_is_host(host) and port.isdecimal() and 0 < int(port) <= LAST_PORT):
+        if not (_is_host(host) and port.isdecimal()):
             raise InputError(f"{what} is {text!r:.80}; give {expected}")
+        if not 0 < int(port) <= LAST_PORT:
+            raise InputError(f"{what} is {text!r:.80}; give {expected}, with a port from 1 to {LAST_PORT}")
         return cls(host, int(port))
 
     @property

@@ -20,6 +20,11 @@ from broadloom.storage.locations import RemotePath, as_path, committed
 MOST_UNPACKED = 2 << 30  # bytes
 
 
+def _no_plan(folder: Path) -> str:
+    """The error message for a folder without `plan.json`."""
+    return f"{folder} is not a plan: it has no plan.json; give a folder that link, assign or market wrote"
+
+
 def read_plan_json(folder: Path) -> dict[str, Any]:
     """The object in the folder's `plan.json`; callers check the entries that they need.
 
@@ -31,10 +36,10 @@ def read_plan_json(folder: Path) -> dict[str, Any]:
     path = folder / "plan.json"
     try:
         if not path.exists():
-            raise InputError(f"{folder} is not a plan: it has no plan.json")
+            raise InputError(_no_plan(folder))
         record = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise InputError(f"{folder} is not a plan: it has no plan.json") from error
+        raise InputError(_no_plan(folder)) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     except BroadloomError:

@@ -27,6 +27,7 @@ from broadloom.folder_locks import sync_path
 
 APPLICATION = 0x42724C6A  # in the header of the file: "BrLj"
 FORMAT = 1
+SQLITE_HEAD = b"SQLite format 3\0"
 OLD_FORMAT = b"broadloom "  # the first bytes of the journals of earlier versions
 JOURNAL_LIMIT = 1 << 20  # bytes of SQLite's own journal that stay after a large transaction
 NO_CHECKSUM = bytes(16)
@@ -259,7 +260,7 @@ def repair_journal(path: Path) -> JournalRepair:
     A journal without damage stays as it is.
 
     Raises:
-        InputError: the file does not exist, or is open in another process.
+        InputError: the file does not exist, is not a journal, or is open in another process.
         StorageError: it cannot be read or written.
     """
     try:
@@ -267,6 +268,8 @@ def repair_journal(path: Path) -> JournalRepair:
     except JournalDamageError as error:
         reason = str(error)
     kept = _readable_prefix(path)
+    if not kept and not _begins_as_journal(path):
+        raise InputError(f"{path} is not a journal; give the file that the error names, as in live/journal.1")
     number = 1
     while (copy := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
@@ -424,6 +427,13 @@ def _readable_prefix(path: Path) -> list[JournalRecord]:
     except JournalDamageError:
         pass
     return found
+
+
+def _begins_as_journal(path: Path) -> bool:
+    """Whether a damaged file can have been a journal: it begins as SQLite files do, or with zeros."""
+    with path.open("rb") as file:
+        head = file.read(len(SQLITE_HEAD))
+    return not any(head) or sum(a == b for a, b in zip(head, SQLITE_HEAD, strict=False)) * 2 >= len(head)
 
 
 def _connect(path: Path | None) -> sqlite3.Connection:

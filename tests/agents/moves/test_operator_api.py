@@ -320,6 +320,8 @@ def test_addresses_are_host_and_port():
     for text in ("", "h", "h:0", "h:70000", ":1", "a b:1", "h:x"):
         with pytest.raises(InputError):
             Address.parse(text)
+    with pytest.raises(InputError, match="give host:port, with a port from 1 to 65535"):
+        Address.parse("h:70000")
 
 
 def test_an_agent_that_cannot_start_leaves_no_thread_and_no_locked_journal(tmp_path, monkeypatch):
