@@ -2,10 +2,10 @@
 
 import pytest
 from hypothesis import given, settings
-from strategies import instances, interests
 
 import broadloom as bl
 from broadloom.papers.paper1_printed import PRINTED_ALGORITHMS
+from strategies import instances, interests
 
 
 def links_of(plan):
