@@ -139,7 +139,7 @@ def test_figures_are_complete(figure):
         assert len(set(texts)) == len(texts) > 0
         measured = {"round", "topics", "shadow_size", "size", "shortest", "share"}
         assert all(figure.x in {*measured, *case} for case in cases)
-        assert {*figure.curves} <= {"algorithm", "kind", *cases[0]}
+        assert {*figure.curves} <= {"algorithm", "kind", "code", *cases[0]}
     assert quick != full
     assert re.fullmatch(r"(fig|table)\d+[b-d]?|[a-z]+", figure.name)
     (source,) = (other for other in FIGURES if other.key == figure.source)
