@@ -37,7 +37,8 @@ FOLDER = ROOT / "build" / "reproduction"
 KEPT = RESULTS / "reproduction"
 # CPU minutes of the figures with cases of their own, as estimated from some of the cases: the order of a run.
 MINUTES = {
-    "paper2-bounds": 0.1,
+    "paper2-lemmas": 0.1,
+    "paper2-bounds": 0.2,
     "paper2-ties": 0.1,
     "paper2-fig1": 0.2,
     "paper2-stars": 0.2,
@@ -46,12 +47,17 @@ MINUTES = {
     "paper3-fig2": 0.1,
     "paper3-fig3": 0.1,
     "paper3-rules": 0.1,
+    "paper3-thousand": 0.1,
+    "paper3-coverage": 0.3,
     "paper3-fig4": 0.2,
     "paper3-fig5": 0.3,
     "paper3-covers": 0.3,
     "paper3-ties": 4,
     "paper3-fig6": 6,
+    "paper1-lemmas": 0.1,
     "paper1-division": 0.1,
+    "paper1-random": 0.5,
+    "paper1-combined": 1,
     "paper1-fit": 0.4,
     "paper1-fig7": 0.6,
     "paper1-fig8": 0.7,

@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 from broadloom.errors import InputError, missing_extra
 from broadloom.papers import (
+    lemma_instances,
     paper1_printed,
     paper1_weighted_overlays,
     paper2_low_degree,
@@ -21,7 +22,9 @@ __all__ = ["FIGURES", "Figure", "figures_of", "need_papers"]
 FIGURES: tuple[Figure, ...] = (
     *paper1_weighted_overlays.FIGURES,
     *paper1_printed.FIGURES,
+    lemma_instances.PAPER_1,
     *paper2_low_degree.FIGURES,
+    lemma_instances.PAPER_2,
     *paper3_shadows.FIGURES,
     *paper4_assignment.FIGURES,
     *paper4_trees.FIGURES,

@@ -48,7 +48,8 @@ PAPERS: dict[int, CitedPaper] = {
         "The paper divides its latencies by their average, but its own numbers imply a mean weight of about "
         "10, so weights have mean 10 here; at mean 1 each weighted number is a tenth. The King and Meridian "
         "matrices are not available: all figures use a published embedding of King in the plane, Fig. 8 also "
-        "RIPE Atlas and WonderNetwork. Without these files weights are distances of random points.",
+        "RIPE Atlas and WonderNetwork, as further rows. Without these files weights are distances of random "
+        "points. Ties are by the smallest pair; the experiment `random` breaks them at random.",
     ),
     2: CitedPaper(
         ("Melih Onus", "Andréa W. Richa"),
@@ -71,7 +72,9 @@ PAPERS: dict[int, CitedPaper] = {
         "shadows",
         "All links that a round adds or removes are repair edges, including those of a node that leaves. "
         "Low-ODA is built from scratch in a hundred of the rounds, each time also for the round before. Line "
-        "8 of Alg. 12 is as printed (weight above 0); second rows of Fig. 3 have ours (weight 0 allowed).",
+        "8 of Alg. 12 is as printed (weight above 0); second rows of Fig. 3 have ours (weight 0 allowed). "
+        "The paper does not name the popularity of Fig. 6 to 8; they are judged with uniform popularity, "
+        "which its ratios imply.",
     ),
     4: CitedPaper(
         ("Albert Yu", "Pankaj K. Agarwal", "Jun Yang"),

@@ -38,7 +38,8 @@ RULES = {
     TIME: (
         f"seconds are reproduced within {NEAR:.0%} of theirs, and surpassed if ours are lower than that; a "
         "ratio of two running times depends on the implementation of both sides, and the paper's is not "
-        "published: it is not comparable, whether or not ours agrees"
+        "published: it is not comparable, whether or not ours agrees. An order or a trend of running times "
+        "is judged, also with the algorithms as printed where we have them"
     ),
 }
 
@@ -55,7 +56,7 @@ VERDICTS = {
     NOT_COMPARABLE: (
         "whether or not ours agrees: a number depends on data or programs of the paper that are missing, or "
         "the claim on results that the paper does not show; the reason says what would be needed. Or "
-        "settings that the paper leaves open decide it: most of those tried disagree with the first"
+        "settings that the paper leaves open decide it: at least half of those tried disagree with the first"
     ),
     NOT_MEASURED: (
         "the runs so far do not decide it: no number, a single run, or a reduced size that does not agree"
@@ -231,7 +232,7 @@ class Claim:
         if factor > 1 / (1 - NEAR):
             return SURPASSED
         holds = self._holds(ours)
-        if holding is not None and holds != (2 * holding[0] > holding[1]):
+        if holding is not None and _half_disagree(holds, *holding):
             return NOT_COMPARABLE
         return REPRODUCED if holds else self.otherwise
 
@@ -290,6 +291,17 @@ class Claim:
         if self.experiment not in others:
             return f"{NOT_KNOWN} before the experiment `{self.experiment}` has run"
         return f"{self.reason(others[self.experiment])} (experiment `{self.experiment}`)"
+
+
+def _half_disagree(holds: bool, held: int, settings: int) -> bool:
+    """Whether at least half of the settings disagree with the judged one.
+
+    Examples:
+        >>> _half_disagree(True, 19, 36), _half_disagree(True, 18, 36), _half_disagree(False, 18, 36)
+        (False, True, True)
+    """
+    agree = held if holds else settings - held
+    return 2 * agree <= settings
 
 
 def plain(value: float) -> str:

@@ -206,15 +206,17 @@ SETUP = "as printed, in NumPy: every step scans all pairs, reverse delete checks
 BY = ("nodes", "popularity", "seed")
 
 
-def _ratio(text: str, theirs: float, one: dict[str, str], other: dict[str, str], **where: str | int) -> Claim:
+def _ratio(
+    section: str, text: str, theirs: float, one: dict[str, str], other: dict[str, str], **where: str | int
+) -> Claim:
     return Claim(
         TIME,
-        "IX",
+        section,
         f"{text}, as printed",
         lambda rows: rows.where(**where).ratio("seconds", one | AS_PRINTED, other | AS_PRINTED, "nodes"),
         theirs,
         missing=IMPLEMENTATION,
-        setup=SETUP,
+        setup=f"{SETUP}; reverse delete at 200 and 400 nodes only" if one == PDRD else SETUP,
         repeats=True,
         at_full_size="nodes" in where,
     )
@@ -233,26 +235,35 @@ FIGURES = (
         _run,
         (
             *(
-                _ratio(f"GrMAW's time over PdMAW's, {popularity}", theirs, GR, PD, popularity=popularity)
+                _ratio(
+                    "IX-B", f"GrMAW's time over PdMAW's, {popularity}", theirs, GR, PD, popularity=popularity
+                )
                 for popularity, theirs in zip(POPULARITIES, (0.157, 0.266, 0.282), strict=True)
             ),
             _ratio(
-                "PdMAW's time over GrMAW's at 1000 nodes, unif", 60.7, PD, GR, nodes=1000, popularity="unif"
+                "IX-B",
+                "PdMAW's time over GrMAW's at 1000 nodes, unif",
+                60.7,
+                PD,
+                GR,
+                nodes=1000,
+                popularity="unif",
             ),
-            _ratio("PdrdMAW's time over PdMAW's", 50, PDRD, PD, popularity="zipf"),
+            _ratio("IX-E", "PdrdMAW's time over PdMAW's", 50, PDRD, PD, popularity="zipf"),
+            _ratio("IX-F", "GrMAW's time over GM's", 0.7, GR, GM, popularity="unif"),
             *(
                 Claim(
                     ORDER,
-                    "IX",
+                    section,
                     f"{text}, as printed",
                     order("seconds", low | AS_PRINTED, high | AS_PRINTED, BY),
                     setup=SETUP,
                     repeats=True,
                 )
-                for text, low, high in (
-                    ("GrMAW is faster than PdMAW", GR, PD),
-                    ("TrMAW is faster than GrMAW", TR, GR),
-                    ("GM is faster than GrMAW", GM, GR),
+                for section, text, low, high in (
+                    ("IX-B", "GrMAW is faster than PdMAW", GR, PD),
+                    ("IX-B", "TrMAW is faster than GrMAW", TR, GR),
+                    ("IX-F", "GM is faster than GrMAW", GM, GR),
                 )
             ),
         ),
