@@ -1,6 +1,6 @@
 """From five running mosquitto brokers to links that carry everything, as an operator does it.
 
-`init`, `doctor`, `discover`, `link`, `deploy export`, and the installation of docs/fleet.md; then ordinary
+`init`, `doctor`, `discover`, `link`, `deploy export`, and the installation of docs/deploy.md; then ordinary
 clients with wildcards, shared subscriptions and persistent sessions receive every message exactly once.
 """
 
@@ -267,7 +267,7 @@ def planned(fleet, run, file, *discover_options):
 
 
 def install(fleet, run, plan, file, *options):
-    """Export, and install as docs/fleet.md says: each broker includes its file, and restarts."""
+    """Export, and install as docs/deploy.md says: each broker includes its file, and restarts."""
     conf = fleet.folder / "conf"
     code, out, err = run("deploy", "export", plan, "--fleet", file, "-o", conf, "--with-secrets", *options)
     assert code == 0, err
