@@ -22,6 +22,7 @@ class Cost:
 
     wall: float = 0.0
     peak: int = 0
+    peaks: dict[str, int] = field(default_factory=dict)
     seen: dict[int, tuple[str, float]] = field(default_factory=dict)
     output: str = ""
 
@@ -33,6 +34,10 @@ class Cost:
     def cpu_of(self, program: str) -> float:
         """CPU seconds of the processes of this name."""
         return sum(seconds for name, seconds in self.seen.values() if name.startswith(program))
+
+    def peak_of(self, program: str) -> int:
+        """The most bytes that the processes of this name had at a time."""
+        return max((size for name, size in self.peaks.items() if name.startswith(program)), default=0)
 
 
 def cost(command: list[str], environment: dict[str, str] | None = None) -> Cost:
@@ -68,7 +73,12 @@ def sample(root: int, found: Cost) -> None:
     for pid in mine:
         seconds = sum(map(int, rest[pid][11:13])) / TICK
         found.seen[pid] = names[pid], max(seconds, found.seen.get(pid, ("", 0.0))[1])
-    found.peak = max(found.peak, sum(int(rest[pid][21]) for pid in mine) * PAGE)
+    sizes: dict[str, int] = {}
+    for pid in mine:
+        sizes[names[pid]] = sizes.get(names[pid], 0) + int(rest[pid][21]) * PAGE
+    found.peak = max(found.peak, sum(sizes.values()))
+    for name, size in sizes.items():
+        found.peaks[name] = max(size, found.peaks.get(name, 0))
 
 
 def _is_below(pid: int, root: int, parent: dict[int, int]) -> bool:

@@ -2,6 +2,7 @@
 
     python benchmarks/pipeline.py                    # all sections, about a quarter of an hour
     python benchmarks/pipeline.py --only ingest
+    python benchmarks/pipeline.py --only large       # 30 million rows, and --only billion for the estimate
     python benchmarks/pipeline.py --quick            # small, results are not saved
 
 CPU seconds are those of the driver, the JVM and the Python workers together, the start of Spark included.
@@ -34,6 +35,8 @@ GRMAW_UP_TO = 10_000
 # CPU seconds per stage; "hand out" is part of "conquer", and "all" minus divide, conquer and combine is the
 # check of the finished plan.
 STAGES = ("start", "divide", "hand out", "tasks", "conquer", "combine", "all")
+# Brokers, topics, and the numbers of rows of the large runs; the growth between the last two is extrapolated.
+LARGE = (1000, 1_000_000, (3_000_000, 10_000_000, 30_000_000))
 CLI = [sys.executable, "-m", "broadloom.cli"]
 
 
@@ -152,27 +155,70 @@ def demo(quick: bool) -> Section:
 
 
 def large(quick: bool) -> Section:
-    """The whole pipeline on one large input with a driver of 2 GiB: seconds per step, memory, and bytes."""
-    brokers, topics, rows = (50, 10_000, 200_000) if quick else (1000, 1_000_000, 30_000_000)
+    """The whole pipeline on large inputs with a driver of 2 GiB: seconds per step, memory, and bytes."""
+    brokers, topics, sizes = (50, 10_000, (100_000, 200_000)) if quick else LARGE
     section = Section(f"The whole pipeline: {brokers:,} brokers, {topics:,} topics, driver of 2 GiB")
-    with tempfile.TemporaryDirectory() as folder:
-        _large_input(Path(folder, "raw"), brokers, topics, rows)
-        Path(folder, "run.toml").write_text(
-            'sources = ["raw"]\noutput = "out"\n[link]\nalgorithm = "gm"\nweights = "coordinates"\n'
-            '[spark]\nconf = { "spark.driver.memory" = "2g" }\n'
-        )
-        spent = cost([*CLI, "run", f"{folder}/run.toml", "--json"])
-        account = json.loads(Path(folder, "out", "ingest", "ingest.json").read_text())
-        [used] = [table for table in account["tables"] if table["table"] == "subscriptions"]
-        steps = json.loads(spent.output)["steps"]
-        sizes = {"rows": rows, "pairs": used["written"], "CSV MB": _bytes(Path(folder, "raw")) / 1e6}
-        section.rows.append(
-            sizes
-            | {"CPU s": spent.cpu, "wall s": spent.wall, "peak MB": spent.peak / 1e6}
-            | {"output MB": _bytes(Path(folder, "out")) / 1e6}
-        )
-        section.rows[-1] |= {name: seconds for name, seconds in steps.items() if seconds}
+    for rows in sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            _large_input(Path(folder, "raw"), brokers, topics, rows)
+            Path(folder, "run.toml").write_text(
+                'sources = ["raw"]\noutput = "out"\n[link]\nalgorithm = "gm"\nweights = "coordinates"\n'
+                '[spark]\nconf = { "spark.driver.memory" = "2g" }\n'
+            )
+            spent = cost([*CLI, "run", f"{folder}/run.toml", "--json"])
+            account = json.loads(Path(folder, "out", "ingest", "ingest.json").read_text())
+            [used] = [table for table in account["tables"] if table["table"] == "subscriptions"]
+            steps = json.loads(spent.output)["steps"]
+            row = {"rows": rows, "pairs": used["written"], "CSV MB": _bytes(Path(folder, "raw")) / 1e6}
+            row |= {"CPU s": spent.cpu, "wall s": spent.wall, "peak MB": spent.peak / 1e6}
+            row |= {"JVM peak MB": spent.peak_of("java") / 1e6}
+            row |= {"Python peak MB": max(spent.peak_of("python"), spent.peak_of("broadloom")) / 1e6}
+            row |= {"output MB": _bytes(Path(folder, "out")) / 1e6}
+            section.rows.append(row | {name: seconds for name, seconds in steps.items() if seconds})
+        if not quick:
+            keep("pipeline", "large", section)  # the next size takes long
     return section
+
+
+def billion(quick: bool) -> Section:
+    """The estimate for a billion rows of the same kind, from the growth between the two largest runs.
+
+    CPU time, input and output grow with the rows, memory of Python with the pairs of a broker and a topic,
+    of which `link` holds all; the memory of the JVM is limited by its setting, and is left out. The number of
+    pairs follows from the distribution of the input.
+    """
+    section = Section(
+        "Computed, not run: a billion rows, by the growth between the two largest runs of large"
+    )
+    kept = (
+        large(quick).rows if quick else json.loads((RESULTS / "pipeline.json").read_text())["large"]["rows"]
+    )
+    brokers, topics, _ = (50, 10_000, ()) if quick else LARGE
+    before, last = kept[-2:]
+    rows = 1_000_000_000
+    pairs = _expected_pairs(brokers, topics, rows)
+    by_row = dict.fromkeys(("CPU s", "CSV MB"), ("rows", rows))
+    by_pair = dict.fromkeys(("Python peak MB", "output MB"), ("pairs", pairs))
+    row: dict[str, float] = {"rows": rows, "pairs": pairs}
+    growth: dict[str, float] = {
+        "rows": last["rows"] - before["rows"],
+        "pairs": last["pairs"] - before["pairs"],
+    }
+    for name, (driver, size) in {**by_row, **by_pair}.items():
+        per_unit = (last[name] - before[name]) / (last[driver] - before[driver])
+        growth[name] = last[name] - before[name]
+        row[name] = last[name] + per_unit * (size - last[driver])
+    expected = _expected_pairs(brokers, topics, last["rows"])
+    section.claim("pairs of the largest run / those of the formula", last["pairs"] / expected, at_most=1.01)
+    section.rows += [{"of": "largest run"} | {name: last[name] for name in row}]
+    section.rows += [{"of": "growth"} | growth, {"of": "estimate"} | row]
+    return section
+
+
+def _expected_pairs(brokers: int, topics: int, rows: int) -> float:
+    """The expected number of different pairs of a broker and a topic among the rows of `_large_input`."""
+    limits = (np.arange(topics + 1) / topics) ** (1 / 3)
+    return float(brokers * -np.expm1(-rows * np.diff(limits) / brokers).sum())
 
 
 def _large_input(folder: Path, brokers: int, topics: int, rows: int) -> None:
@@ -293,6 +339,7 @@ SECTIONS = {
     "assign": assign,
     "demo": demo,
     "large": large,
+    "billion": billion,
     "link": link,
     "cluster": cluster,
     "peers": peers,

@@ -86,6 +86,65 @@ def test_a_late_column_of_json_reaches_the_table(spark, tmp_path):
     assert subscriptions(tmp_path / "out") == [("bonn", "t/2"), ("oslo", "t/1"), ("rome", "t/0")]
 
 
+def ledger_of(folder):
+    """The accounts that ingest wrote."""
+    return json.loads((folder / "ingest.json").read_text())
+
+
+@pytest.mark.spark
+def test_csv_without_a_header_has_the_declared_columns(spark, tmp_path):
+    """Its first line is a row, also one with a semicolon; a file with a header can be among them."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "a.csv").write_text('c1,7,rome,t/1;x\n\nc2,8,"oslo","a,b"\n')
+    (raw / "b.csv").write_text("device,qos,broker,filter\nc3,1,bern,t/3\n")
+    ingest([f"subscriptions(client,-,node,topic)={raw}"], tmp_path / "tables", spark=spark)
+    assert subscriptions(tmp_path / "tables") == [("bern", "t/3"), ("oslo", "a,b"), ("rome", "t/1;x")]
+    ledger = ledger_of(tmp_path / "tables")
+    assert ledger["tables"][0]["quarantined"] == {"blank line": 1}
+    assert ledger["notes"] == ["subscriptions: not used: column number 2"]
+
+
+@pytest.mark.spark
+def test_columns_with_declared_names_reach_the_tables(spark, tmp_path):
+    """In CSV, JSON lines (also a late key) and Parquet; a column with the usual name is not used."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "a.csv").write_text("Hub,node,topic\nrome,x,t/1\n")
+    late = '{"Hub": "oslo", "node": "x", "topic": "t/2"}\n'
+    (raw / "b.jsonl").write_text('{"node": "x", "topic": "t/9"}\n' * 3 + late)
+    pq.write_table(pa.table({"Hub": ["bern"], "node": ["x"], "topic": ["t/3"]}), raw / "c.parquet")
+    ingest([f"subscriptions(node:Hub)={raw}"], tmp_path / "tables", spark=spark)
+    assert subscriptions(tmp_path / "tables") == [("bern", "t/3"), ("oslo", "t/2"), ("rome", "t/1")]
+    ledger = ledger_of(tmp_path / "tables")
+    assert ledger["tables"][0]["quarantined"] == {"no node": 3}
+    assert ledger["notes"] == ["subscriptions: not used: column node"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("subscriptions(node,topci)", "are not columns of subscriptions"),
+        ("subscriptions(node,node,topic)", "at most once"),
+        ("subscriptions(client,topic)", "no column 'node'"),
+        ("subscriptions(node:hub,topic)", "COLUMN:NAME for each"),
+        ("subscriptions(node:hub)", "has no column 'hub'"),
+        ("subscriptions(node,-,topic)", "another number of fields"),
+        ("emqx(node,topic)", "can be declared for"),
+    ],
+)
+def test_columns_that_cannot_be_declared_so_are_refused_in_one_line(tmp_path, columns, words):
+    (tmp_path / "a.csv").write_text("rome,t/1\n")
+    with pytest.raises(InputError, match=words):
+        find_files([RawSource.parse(f"{columns}={tmp_path}")])
+
+
+def test_columns_in_order_are_only_for_csv(tmp_path):
+    (tmp_path / "a.jsonl").write_text(COMMON)
+    with pytest.raises(InputError, match="is not CSV"):
+        find_files([RawSource.parse(f"subscriptions(node,topic)={tmp_path}")])
+
+
 @pytest.mark.spark
 def test_a_table_of_spark_is_a_source(spark, tmp_path):
     """By its kind or by its columns; a name that does not exist is an error in one line."""

@@ -607,7 +607,7 @@ def _source(text: Any, file: Path) -> RawSource:
         return source
     prefix = f"{form}:" if colon and form in SPARK_TABLES else ""
     path = _from_folder(file.absolute().parent, name if prefix else source.path)
-    return RawSource(f"{prefix}{path}", source.kind, source.node)
+    return replace(source, path=f"{prefix}{path}")
 
 
 def _from_folder(folder: Path, path: str) -> Path:

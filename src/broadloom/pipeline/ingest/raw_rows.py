@@ -26,7 +26,6 @@ from broadloom.pipeline.ingest.raw_sources import (
     HIVE_NULL,
     SPARK_TABLES,
     RawFile,
-    columns_for,
     columns_of,
     further_columns,
     separator,
@@ -87,11 +86,12 @@ def first_fault(faults: Iterable[Fault]) -> Column:
     return chain
 
 
-def _shape(file: RawFile) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+def _shape(file: RawFile) -> tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]:
     """The key by which files are grouped; the files of a group are read together."""
     if file.reader in SPARK_TABLES:
-        return (file.reader, str(file.path), (), ())
-    return ("dump" if file.reader in DUMPS else file.reader, file.header, file.names, file.partitions)
+        return (file.reader, str(file.path), (), (), ())
+    reader = "dump" if file.reader in DUMPS else file.reader
+    return (reader, file.header, file.names, file.partitions, file.own_names)
 
 
 def _lines(spark: SparkSession, files: list[RawFile]) -> DataFrame:
@@ -297,7 +297,7 @@ def _typed(
     raw: dict[str, Column] = {}
     typed: dict[str, Column] = {}
     for column, kind in columns_of(one.table, one.all_names).items():
-        found = columns_for(one.all_names, column)
+        found = one.names_of(column)
         spark_type = _spark_type(kind)
         if not found:
             continue

@@ -5,6 +5,7 @@ Only tables of Spark's catalog, and of Delta and Iceberg, need a session to find
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import re
@@ -73,17 +74,22 @@ _SPECIAL = set("[]{}*?:\\")
 
 @dataclass(frozen=True)
 class RawSource:
-    """A source of raw rows, on the command line `[KIND[@NODE]=]PATH`.
+    """A source of raw rows, on the command line `[KIND[@NODE]=]PATH` or `KIND(COLUMNS)=PATH`.
 
     Attributes:
         path: a file, a folder of files, or a pattern such as `logs/*.csv`, local or a URI; or a table that
             Spark reads: `table:catalog.db.name`, `delta:PATH`, `iceberg:PATH`.
         kind: a canonical table, "matrix", or a format of dumps; None: detected from the content.
         node: the broker of a dump that does not name it; None: the file's name up to the first dot.
+        columns: the declared columns of a canonical table: all columns of CSV files without a header, in
+            order, "-" for one that is not used (`client,-,node,topic`); or other names that columns have
+            (`node:hub,topic:path`). Empty: the files say it.
 
     Examples:
         >>> RawSource.parse("mosquitto@berlin=logs/berlin.log")
-        RawSource(path='logs/berlin.log', kind='mosquitto', node='berlin')
+        RawSource(path='logs/berlin.log', kind='mosquitto', node='berlin', columns=())
+        >>> RawSource.parse("subscriptions(node:hub,topic:path)=a.jsonl").columns
+        ('node:hub', 'topic:path')
         >>> RawSource.parse("dumps").kind is None
         True
         >>> RawSource.parse("s3a://logs/day=1/a.csv").kind is None
@@ -93,6 +99,13 @@ class RawSource:
     path: str
     kind: str | None = None
     node: str | None = None
+    columns: tuple[str, ...] = ()
+
+    @property
+    def own_names(self) -> tuple[tuple[str, str], ...]:
+        """The columns with a declared name: (column, name)."""
+        pairs = (one.partition(":") for one in self.columns)
+        return tuple((column, name) for column, colon, name in pairs if colon)
 
     @property
     def spark_format(self) -> str | None:
@@ -111,7 +124,11 @@ class RawSource:
 
     @classmethod
     def parse(cls, text: str) -> RawSource:
-        """Read `[KIND[@NODE]=]PATH`."""
+        """Read `[KIND[@NODE]=]PATH` or `KIND(COLUMNS)=PATH`."""
+        declared = re.fullmatch(r"([\w-]+)\(([^()]*)\)=(.*)", text, re.DOTALL)
+        if declared:
+            columns = tuple(name.strip() for name in declared[2].split(","))
+            return cls(declared[3], declared[1], None, columns)
         before, equals, path = text.partition("=")
         if not equals or "/" in before.partition("@")[0]:
             return cls(text)
@@ -121,6 +138,34 @@ class RawSource:
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind not in KINDS:
             raise InputError(f"source {self.path}: unknown kind {self.kind!r}; there are {', '.join(KINDS)}")
+        if self.columns:
+            _check_declared(self)
+
+
+def _check_declared(source: RawSource) -> None:
+    """Raise if the declared columns of a source are not columns of its table, or lack a required one."""
+    table = source.kind or ""
+    if table not in TABLES:
+        raise InputError(f"source {source.path}: columns can be declared for {', '.join(TABLES)} only")
+    named = [column for column, _ in source.own_names]
+    if named and len(named) < len(source.columns):
+        raise InputError(
+            f"source {source.path}: give COLUMN:NAME for each column, or all columns in their order"
+        )
+    listed = named or [column for column in source.columns if column != "-"]
+    known = columns_of(table, listed)
+    wrong = next((one for one in listed if not one or (one not in known and table != "nodes")), None)
+    if wrong is not None or "" in dict(source.own_names).values() or len(set(listed)) < len(listed):
+        raise InputError(
+            f"source {source.path}: {','.join(source.columns)} are not columns of {table}; "
+            f"give each of {', '.join(known)} at most once"
+        )
+    missing = next((column for column in TABLES[table] if not named and column not in listed), None)
+    if missing is not None:
+        raise InputError(
+            f"source {source.path}: no column {missing!r} among {','.join(source.columns)}; "
+            f"table {table} needs {', '.join(TABLES[table])}"
+        )
 
 
 @dataclass(frozen=True)
@@ -133,10 +178,11 @@ class RawFile:
         reader: "csv", "jsonl", "parquet", "matrix", or the name of a dump's format.
         names: its columns; of JSON lines, those that a row can have.
         header: the first line of a CSV file, or the types of a Parquet file; files with the same header are
-            read together.
+            read together. Of a CSV file without a header, a text that no line can be.
         node: the broker of a dump that does not name it itself.
         partitions: the columns that the names of its folders give (`site=rome/part-0.csv`).
         dropped: its columns that ingest does not use.
+        own_names: the columns whose name is declared: (column, name).
     """
 
     path: Path
@@ -147,6 +193,11 @@ class RawFile:
     node: str = ""
     partitions: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    own_names: tuple[tuple[str, str], ...] = ()
+
+    def names_of(self, column: str) -> list[str]:
+        """Those of the file's columns that can be a canonical column: the declared one, or all its names."""
+        return columns_for(self.all_names, column, self.own_names)
 
     @property
     def all_names(self) -> tuple[str, ...]:
@@ -195,7 +246,7 @@ def find_files(
             if spark_columns is None:
                 raise InputError(f"source {source.path} can only be read by Spark")
             name = source.path.removeprefix(f"{form}:")
-            found[path] = _canonical(path, source.kind, form, *spark_columns(form, name))
+            found[path] = _canonical(path, source, form, *spark_columns(form, name))
             continue
         for path, partitions in _files(source.path):
             if (file := _recognise(path, source, partitions)) is not None:
@@ -265,20 +316,21 @@ def fields(header: str) -> list[str]:
     return [name.strip().strip('"').lower() for name in header.split(separator(header))]
 
 
-def columns_for(names: Iterable[str], column: str) -> list[str]:
-    """Those of `names` that are names of a canonical column (`ALIASES`)."""
+def columns_for(names: Iterable[str], column: str, own_names: Iterable[tuple[str, str]] = ()) -> list[str]:
+    """Those of `names` that are names of a canonical column: the declared one, else those in `ALIASES`."""
     known = set(names)
-    return [name for name in ALIASES.get(column, (column,)) if name in known]
+    declared = [name for one, name in own_names if one == column]
+    return [name for name in declared or ALIASES.get(column, (column,)) if name in known]
 
 
-def column_of(names: Iterable[str], column: str) -> str | None:
+def column_of(names: Iterable[str], column: str, own_names: Iterable[tuple[str, str]] = ()) -> str | None:
     """The name of a canonical column among `names`, or None.
 
     Examples:
         >>> column_of(["device", "broker"], "node")
         'broker'
     """
-    return next(iter(columns_for(names, column)), None)
+    return next(iter(columns_for(names, column, own_names)), None)
 
 
 def _files(path: str) -> list[tuple[Path, tuple[str, ...]]]:
@@ -368,14 +420,35 @@ def _recognise(path: Path, source: RawSource, partitions: tuple[str, ...] = ()) 
         return _dump(path, source.kind, node)
     if head.startswith("PAR1"):
         schema = _parquet_schema(path)
-        return _canonical(path, source.kind, "parquet", schema.names, str(schema.types), partitions)
+        return _canonical(path, source, "parquet", schema.names, str(schema.types), partitions)
     line = head.partition("\n")[0].rstrip("\r")
     form = next((form for form in FORMATS if source.kind is None and form.looks_like(head)), None)
     if form is not None:
         return _dump(path, form.name, node)
     if line.lstrip().startswith("{") or {".jsonl", ".ndjson"} & set(path.suffixes):
-        return _canonical(path, source.kind, "jsonl", _keys(path, _SCANNED_BYTES), "", partitions)
-    return _canonical(path, source.kind, "csv", fields(line), line, partitions)
+        return _canonical(path, source, "jsonl", _keys(path, _SCANNED_BYTES), "", partitions)
+    if source.columns and not source.own_names:
+        return _without_header(path, source, line, partitions)
+    return _canonical(path, source, "csv", fields(line), line, partitions)
+
+
+def _without_header(path: Path, source: RawSource, line: str, partitions: tuple[str, ...]) -> RawFile:
+    """A CSV file with declared columns; its first line is a row, unless it has the names of the columns."""
+    count = len(source.columns)
+    found = ((sign, next(csv.reader([line], delimiter=sign), [""])) for sign in ",;\t")
+    sign, cells = next(((sign, cells) for sign, cells in found if len(cells) == count), ("", []))
+    if not sign:
+        raise InputError(
+            f"{path}: {count} columns are declared, but the first line has another number of fields: "
+            f"{line[:200]}"
+        )
+    pairs = zip(source.columns, cells, strict=True)
+    is_header = all(cell.strip().lower() in ALIASES.get(name, (name,)) for name, cell in pairs if name != "-")
+    names = [
+        f"number {number}" if name == "-" else name for number, name in enumerate(source.columns, start=1)
+    ]
+    header = line if is_header else f"{sign}\n"
+    return _canonical(path, source, "csv", names, header, partitions)
 
 
 def _check_compressed(path: Path) -> None:
@@ -420,22 +493,37 @@ def _dump(path: Path, kind: str, node: str) -> RawFile:
 
 def _canonical(
     path: Path,
-    kind: str | None,
+    source: RawSource,
     reader: str,
     names: list[str],
     header: str = "",
     partitions: tuple[str, ...] = (),
 ) -> RawFile:
-    table = _table(path, kind, [*partitions, *names])
+    own = source.own_names
+    if reader == "jsonl":  # a declared key can first appear in any line
+        names = list(dict.fromkeys([*names, *(name for _, name in own)]))
+    elif reader == "csv":  # the names of a header are in lower case
+        own = tuple((column, name.lower()) for column, name in own)
+    if source.columns and not own and reader != "csv":
+        raise InputError(f"{path} is not CSV, so its columns have names; declare them as COLUMN:NAME")
+    absent = next((name for _, name in own if name not in (*partitions, *names)), None)
+    if absent is not None:
+        raise InputError(
+            f"{path} has no column {absent!r}, which is declared; it has {', '.join(names)[:200]}"
+        )
+    table = _table(path, source.kind, [*partitions, *names], own)
     if reader == "jsonl" and table == "nodes":  # all columns are kept, also those that first appear late
         names = _keys(path)
     quoted = next((name for name in names if table == "nodes" and set(name) & {"'", "`", "\\"}), None)
     if quoted is not None:
         raise InputError(f"{path}: Spark cannot read a column named {quoted!r}; name it without ' ` and \\")
-    file = RawFile(path, table, reader, tuple(names), header, "", partitions)
+    file = RawFile(path, table, reader, tuple(names), header, "", partitions, own_names=own)
     dropped = dropped_columns(file)
     if reader == "jsonl":  # a column can first appear in any line
-        known = [name for column in columns_of(table) for name in ALIASES.get(column, (column,))]
+        declared = dict(own)
+        known = [name for _, name in own]
+        for column in columns_of(table).keys() - declared.keys():
+            known += ALIASES.get(column, (column,))
         kept = names if table == "nodes" else [name for name in names if name not in dropped]
         names = sorted({*known, *kept})
     return replace(file, names=tuple(names), dropped=dropped)
@@ -451,7 +539,7 @@ def dropped_columns(one: RawFile) -> tuple[str, ...]:
     """
     used = set(further_columns(one))
     for column in columns_of(one.table, one.all_names):
-        found = columns_for(one.all_names, column)
+        found = one.names_of(column)
         used.update(found if one.reader == "jsonl" else found[:1])
     return tuple(name for name in dict.fromkeys(one.all_names) if name not in used)
 
@@ -495,7 +583,7 @@ def _keys(path: Path, limit: int | None = None) -> list[str]:
     return list(keys)
 
 
-def _table(path: Path, kind: str | None, names: list[str]) -> str:
+def _table(path: Path, kind: str | None, names: list[str], own_names: Iterable[tuple[str, str]] = ()) -> str:
     """The table that the kind or the file's name says, else the widest one with all columns in `names`."""
     name = kind or _table_name(path)
     by_columns = sorted(TABLES.keys() - set(BY_NAME), key=lambda table: (-len(TABLES[table]), _ORDER[table]))
@@ -503,12 +591,12 @@ def _table(path: Path, kind: str | None, names: list[str]) -> str:
     if name == "brokers" and kind is None:
         candidates.append("nodes")  # a list of brokers with their sites
     for table in candidates:
-        if all(column_of(names, column) for column in TABLES[table]):
+        if all(column_of(names, column, own_names) for column in TABLES[table]):
             return table
     columns = ", ".join(names)[:200] or "none"
     if name in TABLES:
         needs = TABLES[name]
-        first = next(column for column in needs if not column_of(names, column))
+        first = next(column for column in needs if not column_of(names, column, own_names))
         raise InputError(
             f"{path} has no column {first!r}: table {name} needs {', '.join(needs)}; it has {columns}"
         )
@@ -557,7 +645,7 @@ def further_columns(one: RawFile) -> dict[str, pa.DataType | None]:
     """
     if one.table != "nodes":
         return {}
-    known = {*columns_of("nodes", one.all_names), *ALIASES["node"], ""}
+    known = {*columns_of("nodes", one.all_names), *ALIASES["node"], *(name for _, name in one.own_names), ""}
     text = None if one.reader in ("parquet", *SPARK_TABLES) else pa.string()
     own = {name: pa.float64() if name in NODE_NUMBERS else text for name in one.names if name not in known}
     above = {name: pa.float64() if name in NODE_NUMBERS else pa.string() for name in one.partitions}
