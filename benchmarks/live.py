@@ -505,8 +505,10 @@ class BacklogCounter(SessionHandler):
         return True
 
 
-async def hop_scenario(is_native: bool, qos: int, size: int, backlog: int) -> dict[str, Any]:
-    """Measure the latency from broker b0 to b1, then drain a backlog."""
+async def hop_scenario(
+    is_native: bool, qos: int, size: int, backlog: int, samples: int = 300
+) -> dict[str, Any]:
+    """Measure the latency of some messages from broker b0 to b1, then drain a backlog."""
     bridge = (
         "connection native\naddress 127.0.0.1:{b1}\ntopic x out 2\nbridge_protocol_version mqttv50\n"
         "cleansession false\nnotifications false\ntry_private false\nrestart_timeout 0 1\n"
@@ -530,7 +532,7 @@ async def hop_scenario(is_native: bool, qos: int, size: int, backlog: int) -> di
             await load.subscribe("b1", 0, "x")
             await load.reach_all(60)
             load.latencies.clear()
-            for _ in range(300):
+            for _ in range(samples):
                 load.publish("b0", "x")
                 await asyncio.sleep(0.01)
             late = 1000 * float(np.median(load.latencies))
