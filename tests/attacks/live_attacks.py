@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from broadloom.agents.links.hop_routing import CLOSED, MARKER
+from broadloom.agents.links.site_agent import ANSWER, ASK, PRESENCE
+from broadloom.agents.links.site_hop import hop_client
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST
 from broadloom.mqtt.client_session import ClientSession, SessionHandler
 from broadloom.mqtt.endpoint import Endpoint
@@ -249,6 +252,51 @@ async def forged_control_messages(lab: LiveLab, scale: int) -> int:
     return count
 
 
+async def copied_presence(lab: LiveLab, scale: int) -> int:
+    """What another broker's agent says of itself, as if it served this one, whose agent starts again."""
+    agent = lab.agents["rome"]
+    async with (
+        Mallory(lab, "rome") as mallory,
+        Mallory(lab, "rome", "oscar") as oscar,
+        Mallory(lab, "lima", "trudy") as trudy,
+    ):
+        await trudy.session.subscribe([PRESENCE], retained=True)
+        await until(lambda: bool(trudy.heard), "the presence of an agent is read")
+        copied = trudy.heard[-1].payload()
+        await oscar.session.subscribe([PRESENCE, ASK], retained=False)
+        for _ in range(scale):
+            agent.end(signal.SIGKILL)
+            await mallory.send(PRESENCE, copied, retain=True)
+            await until(lambda: any(one.payload() == copied for one in oscar.heard), "it is in place")
+            oscar.heard.clear()
+            agent.start()
+            while not any(one.topic == PRESENCE for one in oscar.heard):
+                if oscar.heard:
+                    await mallory.send(ANSWER, copied)
+                await asyncio.sleep(0.02)
+                assert agent.is_running(), "an agent believes that another one serves its broker"
+    return scale
+
+
+async def stolen_sessions(lab: LiveLab, scale: int) -> int:
+    """Connections under the client id of a hop, at both its ends; the agent ends, and is started again."""
+    status = await lab.settled()
+    hops = [(near, far) for near, broker in status["brokers"].items() for far in broker["hops"] or {}]
+    for number in range(scale):
+        hop = hops[number // 2 % len(hops)]
+        agent = lab.agents[hop[0]]
+        broker = hop[number % 2]
+        endpoint = Endpoint(HOST, lab.ports[broker])
+        thief = ClientSession(broker, hop_client(hop), endpoint, SessionHandler())
+        thief.start()
+        await until(lambda agent=agent: not agent.is_running(), "the agent notices")
+        await thief.stop()
+        assert "has taken over session" in agent.log.read_text()
+        agent.start()
+        await lab.settled(watched=True)
+    return scale
+
+
 # A hostile broker, or somebody between.
 
 
@@ -367,6 +415,8 @@ ATTACKS = [
     Attack(LOGIN, "hostile names of clients and filters", odd_names),
     Attack(LOGIN, "reserved topics", reserved_topics),
     Attack(RIGHTS, "control messages forged or repeated", forged_control_messages),
+    Attack(RIGHTS, "presence copied from another agent", copied_presence),
+    Attack(RIGHTS, "sessions of agents taken over", stolen_sessions),
     Attack(BROKER, "malformed packets", malformed_packets),
     Attack(BROKER, "no answers", silence),
     Attack(BROKER, "connections that end within a packet", resets),
