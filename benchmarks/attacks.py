@@ -19,7 +19,7 @@ from live_attacks import ATTACKS, LIMITS, AttackLab
 SCALE = 10  # of the tests' short form
 MESSAGES = 200  # of other clients, at least, during each attack
 ALLOWED = LIMITS | {"memory MB": 100.0}
-SHOWN = ("lost", "doubled", "memory MB", "log kB")
+SHOWN = ("lost", "doubled", "leaked", "memory MB", "log kB")
 FIRST = "many subscriptions"  # whose short form has the controller load what it plans with
 
 

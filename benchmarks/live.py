@@ -29,6 +29,7 @@ from deploy import version
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "faults"))
 
+from file_damage import FILES, flips
 from live_faults import FAULTS, Fault
 
 from live_lab import Churn, LiveLab, LiveLoad, until
@@ -159,10 +160,13 @@ async def with_fault(fault: Fault, times: int) -> dict[str, Any]:
     rng = random.Random(2)
     options = {"autosave": None, "rate": SAVING_RATE} if fault.saves else {}
     async with laboratory(5, proxies=fault.proxies, **options) as (lab, load, churn), changes(churn, 0.7):
-        for _ in range(times):
+        for _ in range(times - 1):
             await fault.inject(lab, load, rng, False)
             await asyncio.sleep(rng.uniform(0.5, 2.0))
-        return {"faults": times, **await verdict_after(lab, load, churn)}
+        await fault.inject(lab, load, rng, False)
+        churn.stopped = True
+        recovered = await load.recovery(120)
+        return {"faults": times, **await verdict_after(lab, load, churn), "recovered s": recovered}
 
 
 async def killed_without_agents(times: int, is_bridged: bool) -> dict[str, Any]:
@@ -239,8 +243,21 @@ def faults(quick: bool) -> Section:
         if row["scenario"] in CONTROLS:
             continue
         section.claim(
-            f"lost or doubled: {row['scenario']}", abs(row["lost"]) + abs(row["doubled"]), at_most=0
+            f"lost, doubled or leaked: {row['scenario']}",
+            abs(row["lost"]) + abs(row["doubled"]) + row.get("leaked", 0),
+            at_most=0,
         )
+    return section
+
+
+def damage(quick: bool) -> Section:
+    """One flipped bit at each position of each kind of file."""
+    del quick
+    section = Section("One flipped bit at each position of files of agents, controller, moves and changes")
+    with tempfile.TemporaryDirectory(prefix="broadloom-live-") as folder:
+        for number, (name, make) in enumerate(FILES.items()):
+            section.rows.append({"file": name} | flips(make, Path(folder, str(number))))
+    section.claim("wrong, of all files", sum(row["wrong"] for row in section.rows), at_most=0)
     return section
 
 
@@ -777,6 +794,7 @@ def soak(quick: bool) -> Section:
 SECTIONS = {
     "kills": kills,
     "faults": faults,
+    "damage": damage,
     "outages": outages,
     "equal": equal,
     "rivals": rivals,

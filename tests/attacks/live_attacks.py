@@ -10,7 +10,6 @@ import asyncio
 import json
 import random
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -38,6 +37,7 @@ LIVE = "hop_bytes = 2_000_000\nagent_bytes = 8_000_000\n"
 LIMITS = {
     "lost": 0,
     "doubled": 0,
+    "leaked": 0,
     "tracebacks": 0,
     "ended": 0,
     "memory MB": 40.0,  # by which agents and controller grow, together
@@ -476,10 +476,8 @@ class AttackLab:
         times = 0
         while not times or len(load.sent) - before["published"] < least:
             times += await attack.run(lab, scale)
-        ended = time.monotonic()
         await load.pause()
-        await load.reach_all()
-        recovered = time.monotonic() - ended
+        recovered = await load.recovery()
         counts = await load.settle()
         await lab.settled()
         processes = (lab.controller, *lab.agents.values())
@@ -491,6 +489,7 @@ class AttackLab:
             "arrived": counts["arrived"] - before["arrived"],
             "lost": counts["lost"] - before["lost"],
             "doubled": counts["doubled"] - before["doubled"],
+            "leaked": counts["leaked"] - before["leaked"],
             "memory MB": self._memory() - memory,
             "log kB": (self._log_bytes() - logged) / 1e3,
             "recovered s": recovered,
