@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup kernels demo test coverage fuzz test-optimized test-pythons test-rabbitmq test-nats test-kills test-faults test-everywhere lint docs check-site cli-reference report-ui lock audit release clean
+.PHONY: help setup kernels demo test coverage fuzz guard test-optimized test-pythons test-rabbitmq test-nats test-kills test-faults test-everywhere lint docs check-site cli-reference report-ui lock audit release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -63,12 +63,16 @@ fuzz: setup ## fuzz what reads bytes of others, guided by coverage (SECONDS=600 
 	$(RUN)pip install --quiet --target .cache/atheris atheris
 	PYTHONPATH=.cache/atheris $(RUN)python tools/fuzz --seconds $(or $(SECONDS),600)
 
+guard: setup kernels ## fail if link, assign, maintain, ingest or a hop needs twice the recorded CPU time (a minute)
+	@tools/system-packages $(SYSTEM_PACKAGES)
+	$(RUN)python benchmarks/guard.py
+
 test-optimized: setup kernels ## run all tests with Python's -O in the processes that they start
 	@tools/system-packages $(SYSTEM_PACKAGES)
 	BROADLOOM_OPTIMIZE=1 $(RUN)pytest -n 2 $(TESTS)
 
 test-pythons: setup ## test the wheel on Python 3.11, 3.12 and 3.13, those that are installed
-	$(RUN)python tools/test-pythons
+	$(RUN)python tools/test-pythons $(PYTHONS)
 
 test-rabbitmq: setup ## run the tests that start four RabbitMQ nodes (minutes)
 	@tools/system-packages rabbitmq-server

@@ -29,6 +29,7 @@ from deploy import version
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "faults"))
 
+from file_damage import FILES, flips
 from live_faults import FAULTS, Fault
 
 from live_lab import Churn, LiveLab, LiveLoad, until
@@ -159,10 +160,13 @@ async def with_fault(fault: Fault, times: int) -> dict[str, Any]:
     rng = random.Random(2)
     options = {"autosave": None, "rate": SAVING_RATE} if fault.saves else {}
     async with laboratory(5, proxies=fault.proxies, **options) as (lab, load, churn), changes(churn, 0.7):
-        for _ in range(times):
+        for _ in range(times - 1):
             await fault.inject(lab, load, rng, False)
             await asyncio.sleep(rng.uniform(0.5, 2.0))
-        return {"faults": times, **await verdict_after(lab, load, churn)}
+        await fault.inject(lab, load, rng, False)
+        churn.stopped = True
+        recovered = await load.recovery(120)
+        return {"faults": times, **await verdict_after(lab, load, churn), "recovered s": recovered}
 
 
 async def killed_without_agents(times: int, is_bridged: bool) -> dict[str, Any]:
@@ -239,8 +243,21 @@ def faults(quick: bool) -> Section:
         if row["scenario"] in CONTROLS:
             continue
         section.claim(
-            f"lost or doubled: {row['scenario']}", abs(row["lost"]) + abs(row["doubled"]), at_most=0
+            f"lost, doubled or leaked: {row['scenario']}",
+            abs(row["lost"]) + abs(row["doubled"]) + row.get("leaked", 0),
+            at_most=0,
         )
+    return section
+
+
+def damage(quick: bool) -> Section:
+    """One flipped bit at each position of each kind of file."""
+    del quick
+    section = Section("One flipped bit at each position of files of agents, controller, moves and changes")
+    with tempfile.TemporaryDirectory(prefix="broadloom-live-") as folder:
+        for number, (name, make) in enumerate(FILES.items()):
+            section.rows.append({"file": name} | flips(make, Path(folder, str(number))))
+    section.claim("wrong, of all files", sum(row["wrong"] for row in section.rows), at_most=0)
     return section
 
 
@@ -505,8 +522,10 @@ class BacklogCounter(SessionHandler):
         return True
 
 
-async def hop_scenario(is_native: bool, qos: int, size: int, backlog: int) -> dict[str, Any]:
-    """Measure the latency from broker b0 to b1, then drain a backlog."""
+async def hop_scenario(
+    is_native: bool, qos: int, size: int, backlog: int, samples: int = 300
+) -> dict[str, Any]:
+    """Measure the latency of some messages from broker b0 to b1, then drain a backlog."""
     bridge = (
         "connection native\naddress 127.0.0.1:{b1}\ntopic x out 2\nbridge_protocol_version mqttv50\n"
         "cleansession false\nnotifications false\ntry_private false\nrestart_timeout 0 1\n"
@@ -530,7 +549,7 @@ async def hop_scenario(is_native: bool, qos: int, size: int, backlog: int) -> di
             await load.subscribe("b1", 0, "x")
             await load.reach_all(60)
             load.latencies.clear()
-            for _ in range(300):
+            for _ in range(samples):
                 load.publish("b0", "x")
                 await asyncio.sleep(0.01)
             late = 1000 * float(np.median(load.latencies))
@@ -775,6 +794,7 @@ def soak(quick: bool) -> Section:
 SECTIONS = {
     "kills": kills,
     "faults": faults,
+    "damage": damage,
     "outages": outages,
     "equal": equal,
     "rivals": rivals,

@@ -10,6 +10,7 @@ message of QoS 2 at PUBREL, behind later ones of QoS 1.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import shutil
@@ -463,6 +464,7 @@ class LiveLoad(SessionHandler):
         self._streams: dict[tuple[tuple[str, int], str, str], Stream] = {}
         self._numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
         self._since: dict[tuple[tuple[str, int], str], int] = {}  # client, topic: when it subscribed
+        self._ended: dict[tuple[str, int], int] = {}  # client: when it last unsubscribed
         self._flight: dict[str, dict[int, int]] = defaultdict(dict)  # broker: packet id -> number
         self._task: asyncio.Task[None] | None = None
         self.arrivals: Counter[str] = Counter()
@@ -507,6 +509,7 @@ class LiveLoad(SessionHandler):
         for stream in [item for item in self._streams if item[0] == key and matches(text, item[2])]:
             del self._streams[stream]
         await self._request(key, text, False)
+        self._ended[key] = len(self.sent)
 
     async def _request(self, key: tuple[str, int], text: str, wanted: bool) -> None:
         while True:
@@ -605,6 +608,7 @@ class LiveLoad(SessionHandler):
         self.origins.append(broker)
         filters = self.filters[key]
         if topic not in filters and not any(matches(text, topic) for text in filters):
+            self.arrivals["leaked"] += number >= self._ended.get(key, 0)
             return
         stream = self._streams.get((key, broker, topic))
         if stream is None:
@@ -667,7 +671,36 @@ class LiveLoad(SessionHandler):
             "lost": len(self.missing()),
             "overtaken": len(self.overtaken()),
             "doubled": len(self.doubled),
+            "leaked": self.arrivals["leaked"],  # to clients that did not subscribe to their topics
         }
+
+    async def recovery(self, seconds: float = WAIT_SECONDS) -> float:
+        """Publish on all topics at all brokers; seconds until each client has a new message of each."""
+        began, first = time.monotonic(), len(self.sent)
+        left = {
+            (key, broker, topic)
+            for key in self.filters
+            for broker in {broker for broker, _ in self.clients} - {key[0]}
+            for topic in self.topics
+            if self._wants(key, broker, topic)
+        }
+        while left:
+            for broker, topic in sorted({item[1:] for item in left}):
+                self.publish(broker, topic)
+                await asyncio.sleep(0.002)
+            pause = time.monotonic() + 0.5
+            while left and time.monotonic() < pause:
+                await asyncio.sleep(0.005)
+                left = {item for item in left if self._wants(*item) and not self._has_new(*item, first)}
+            assert time.monotonic() < began + seconds, f"{len(left)} have nothing new, as {sorted(left)[:3]}"
+        return time.monotonic() - began
+
+    def _wants(self, key: tuple[str, int], _: str, topic: str) -> bool:
+        return any(matches(text, topic) for text in self.filters[key])
+
+    def _has_new(self, key: tuple[str, int], broker: str, topic: str, first: int) -> bool:
+        recent = itertools.takewhile(lambda number: number >= first, reversed(self._numbers[broker, topic]))
+        return any(number in self._got[key] for number in recent)
 
     async def settle(self, seconds: float = WAIT_SECONDS, quiet: float = 1.0) -> dict[str, int]:
         """Wait until nothing is missing, and a little for duplicates; returns the counts."""

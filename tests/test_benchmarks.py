@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import _common
+import guard
 import link as benchmark
 
 SMALL = _common.Instance(25, 12, sizes=(2, 6))
@@ -57,3 +59,38 @@ def test_an_unknown_section_is_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         _common.run("link", benchmark.SECTIONS)
     assert "no section pear; there are peer, scale" in capsys.readouterr().err
+
+
+def guarded(monkeypatch, recorded, seconds, *options):
+    """The exit code of the guard for one part that needs these CPU seconds, one after the other."""
+    left = iter(seconds)
+
+    @contextmanager
+    def prepare():
+        yield guard.Pair(lambda: next(left), lambda: 1.0, rounds=1)
+
+    monkeypatch.setattr(guard, "PARTS", {"link": guard.Part("what", "reference", prepare)})
+    monkeypatch.setattr(guard, "kept", lambda *_: recorded)
+    monkeypatch.setattr(sys, "argv", ["guard.py", *options])
+    with pytest.raises(SystemExit) as caught:
+        guard.main()
+    return caught.value.code
+
+
+def test_the_guard_fails_above_twice_the_recorded_ratio(monkeypatch):
+    recorded = [{"part": "link", "ratio": 1.5}]
+    assert guarded(monkeypatch, recorded, [2.9]) == 0
+    assert guarded(monkeypatch, recorded, [3.5, 3.5, 2.9]) == 0, "a busy moment is measured again"
+    failed = guarded(monkeypatch, recorded, [3.5, 3.3, 3.4])
+    assert failed == "link takes 3.3 times its reference; at most 3 is allowed"
+
+
+def test_the_guard_records_ratios(monkeypatch, tmp_path):
+    monkeypatch.setattr(_common, "RESULTS", tmp_path)
+    assert guarded(monkeypatch, [], [0.5], "--record") == 0
+    row = {"part": "link", "what": "what", "reference": "reference", "ratio": 0.5}
+    assert _common.kept("guard", "ratios") == [row]
+
+
+def test_each_guarded_part_has_a_recorded_ratio():
+    assert [row["part"] for row in _common.kept("guard", "ratios")] == list(guard.PARTS)

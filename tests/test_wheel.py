@@ -41,6 +41,15 @@ def test_the_index_can_show_the_readme(built):
     distribution.check_rendering(*built)
 
 
+def test_a_second_build_gives_the_same_bytes(built, tmp_path):
+    again = distribution.build(tmp_path)
+    assert [file.name for file in built] == [file.name for file in again]
+    assert [file.read_bytes() == other.read_bytes() for file, other in zip(built, again, strict=True)] == [
+        True,
+        True,
+    ]
+
+
 def test_the_source_distribution_has_one_time_and_no_owner(built):
     """So that the same commit gives the same bytes on another machine."""
     with tarfile.open(built[1]) as archive:

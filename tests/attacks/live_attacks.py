@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from broadloom.agents.links.hop_routing import CLOSED, MARKER
+from broadloom.agents.links.site_agent import ANSWER, ASK, PRESENCE
+from broadloom.agents.links.site_hop import hop_client
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST
 from broadloom.mqtt.client_session import ClientSession, SessionHandler
 from broadloom.mqtt.endpoint import Endpoint
@@ -35,6 +37,7 @@ LIVE = "hop_bytes = 2_000_000\nagent_bytes = 8_000_000\n"
 LIMITS = {
     "lost": 0,
     "doubled": 0,
+    "leaked": 0,
     "tracebacks": 0,
     "ended": 0,
     "memory MB": 40.0,  # by which agents and controller grow, together
@@ -249,6 +252,51 @@ async def forged_control_messages(lab: LiveLab, scale: int) -> int:
     return count
 
 
+async def copied_presence(lab: LiveLab, scale: int) -> int:
+    """What another broker's agent says of itself, as if it served this one, whose agent starts again."""
+    agent = lab.agents["rome"]
+    async with (
+        Mallory(lab, "rome") as mallory,
+        Mallory(lab, "rome", "oscar") as oscar,
+        Mallory(lab, "lima", "trudy") as trudy,
+    ):
+        await trudy.session.subscribe([PRESENCE], retained=True)
+        await until(lambda: bool(trudy.heard), "the presence of an agent is read")
+        copied = trudy.heard[-1].payload()
+        await oscar.session.subscribe([PRESENCE, ASK], retained=False)
+        for _ in range(scale):
+            agent.end(signal.SIGKILL)
+            await mallory.send(PRESENCE, copied, retain=True)
+            await until(lambda: any(one.payload() == copied for one in oscar.heard), "it is in place")
+            oscar.heard.clear()
+            agent.start()
+            while not any(one.topic == PRESENCE for one in oscar.heard):
+                if oscar.heard:
+                    await mallory.send(ANSWER, copied)
+                await asyncio.sleep(0.02)
+                assert agent.is_running(), "an agent believes that another one serves its broker"
+    return scale
+
+
+async def stolen_sessions(lab: LiveLab, scale: int) -> int:
+    """Connections under the client id of a hop, at one of its ends, until the agent says so."""
+    status = await lab.settled()
+    hops = [(near, far) for near, broker in status["brokers"].items() for far in broker["hops"] or {}]
+    hops = [hop for hop in hops if "bonn" not in hop]
+    for number in range(scale):
+        hop = hops[number // 2 % len(hops)]
+        log = lab.agents[hop[0]].log
+        before = log.stat().st_size
+        broker = hop[number % 2]
+        thief = ClientSession(broker, hop_client(hop), Endpoint(HOST, lab.ports[broker]), SessionHandler())
+        thief.start()
+        await until(
+            lambda log=log, before=before: b"use this client id" in log.read_bytes()[before:], "a line"
+        )
+        await thief.stop()
+    return scale
+
+
 # A hostile broker, or somebody between.
 
 
@@ -348,11 +396,13 @@ class Attack(NamedTuple):
         attacker: who attacks.
         name: what it does.
         run: the attack; it takes the laboratory and a scale, and returns how often it attacked.
+        limits: those that differ from `LIMITS`.
     """
 
     attacker: str
     name: str
     run: Callable[[LiveLab, int], Awaitable[int]]
+    limits: Mapping[str, float] = {}
 
 
 LOGIN, RIGHTS = "a client with a login", "a client with wide rights"
@@ -367,6 +417,8 @@ ATTACKS = [
     Attack(LOGIN, "hostile names of clients and filters", odd_names),
     Attack(LOGIN, "reserved topics", reserved_topics),
     Attack(RIGHTS, "control messages forged or repeated", forged_control_messages),
+    Attack(RIGHTS, "presence copied from another agent", copied_presence),
+    Attack(RIGHTS, "sessions of agents taken over", stolen_sessions, {"doubled": 100}),
     Attack(BROKER, "malformed packets", malformed_packets),
     Attack(BROKER, "no answers", silence),
     Attack(BROKER, "connections that end within a packet", resets),
@@ -424,10 +476,8 @@ class AttackLab:
         times = 0
         while not times or len(load.sent) - before["published"] < least:
             times += await attack.run(lab, scale)
-        ended = time.monotonic()
         await load.pause()
-        await load.reach_all()
-        recovered = time.monotonic() - ended
+        recovered = await load.recovery()
         counts = await load.settle()
         await lab.settled()
         processes = (lab.controller, *lab.agents.values())
@@ -439,6 +489,7 @@ class AttackLab:
             "arrived": counts["arrived"] - before["arrived"],
             "lost": counts["lost"] - before["lost"],
             "doubled": counts["doubled"] - before["doubled"],
+            "leaked": counts["leaked"] - before["leaked"],
             "memory MB": self._memory() - memory,
             "log kB": (self._log_bytes() - logged) / 1e3,
             "recovered s": recovered,

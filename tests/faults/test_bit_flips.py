@@ -6,6 +6,7 @@ The journals of the controller, of changes, of moves and of `maintain` have the 
 import random
 
 import pytest
+from file_damage import FILES, flips
 
 from broadloom.agents.links.agent_files import OrdersFile, read_checked, write_checked
 from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
@@ -92,3 +93,11 @@ def test_a_new_hop_has_begun_nowhere(tmp_path):
     assert not again.is_new
     assert (again.has_begun(NEAR), again.has_begun(FAR)) == (False, True)
     again.close()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_flipped_bit_is_read_as_something_else(tmp_path, name):
+    counts = flips(FILES[name], tmp_path / "files")
+    assert counts["wrong"] == 0
+    assert counts["refused"] > 30
+    assert counts["refused"] + counts["harmless"] == counts["flipped bits"]

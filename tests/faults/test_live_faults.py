@@ -51,8 +51,9 @@ async def scenario(folder, names, seed, is_short):
             await until(lambda before=before: load.arrivals["all"] > before + 50, f"messages after: {name}")
         await load.pause()
         await lab.settled()
-        await load.reach_all()
+        recovered = await load.recovery()
         counts = await load.settle()
+        counts["recovered s"] = round(recovered, 3)
         status = await lab.settled()
         counts["copies"] = lab.counts(status)["copies"]
         counts["sessions lost"] = load.arrivals["sessions lost"]
@@ -67,7 +68,8 @@ def check(folder, names, seed, is_short, caplog):
     counts, tracebacks = asyncio.run(scenario(folder, names, seed, is_short))
     shown = f"seed {seed}, {names}: {counts}"
     print(shown)
-    assert (counts["lost"], counts["doubled"], counts["sessions lost"]) == (0, 0, 0), shown
+    wrong = {name: counts[name] for name in ("lost", "doubled", "leaked", "sessions lost") if counts[name]}
+    assert wrong == {}, shown
     assert tracebacks == [], shown
     return counts
 

@@ -10,9 +10,26 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from broadloom.agents.links.controller_protocol import ProtocolCodes, orders_of
-from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Route
+from broadloom.agents.links.controller_api import (
+    HEALTH_PATH,
+    SCHEMA_PATH,
+    ProposalAnswer,
+    ReportAnswer,
+    controller_app,
+)
+from broadloom.agents.links.controller_protocol import (
+    CODE_HEADER,
+    COUNT_HEADER,
+    DIGEST_HEADER,
+    SESSION_HEADER,
+    ProtocolCodes,
+    body_digest,
+    orders_of,
+)
+from broadloom.agents.links.live_status import fleet_status
+from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Epoch, Route
 from broadloom.agents.links.stamps import FleetKey, Stamps
 from broadloom.errors import BroadloomError, InputError
 from broadloom.formats import mosquitto_db
@@ -160,6 +177,85 @@ def api_bodies(data: bytes) -> None:
         ProtocolCodes(FleetKey("k" * 64)).request("GET", value, value, 1, value)
 
 
+class _Backend:
+    """A controller with one broker and no orders."""
+
+    def receive(self, report: AgentReport) -> ReportAnswer:
+        """Take a report."""
+        return ReportAnswer(epoch=(1, "c"), filters_number=report.filters_number, routes_wanted=False)
+
+    async def orders_after(self, broker: str, epoch: Epoch, number: int, wait: float) -> str | None:
+        """There are none."""
+        del epoch, number, wait
+        if broker != "rome":
+            raise InputError(f"no broker {broker}")
+
+    def status(self) -> dict[str, Any]:
+        """Nothing to tell."""
+        return fleet_status({"brokers": {}, "problems": []}, [], {})
+
+    async def adopt(self) -> ProposalAnswer:
+        """Nothing to adopt."""
+        return ProposalAnswer(adopted=False, note="")
+
+    async def present_plan(self) -> dict[str, Any]:
+        """An empty plan."""
+        return {}
+
+
+def http_api(data: bytes) -> None:
+    """Requests to the controller's API: method, path, query and headers, then the body; signed or not.
+
+    Whoever has no code gets no answer but a refusal; whoever has one never gets an internal error.
+    """
+    head, _, body = data.partition(b"\n\n")
+    first, *lines = head.split(b"\n")
+    method, target, is_signed = (*first.split(b" "), b"", b"", b"")[:3]
+    path, _, query = target.partition(b"?")
+    text = method.decode("latin-1") or "GET"
+    key = FleetKey("k" * 64)
+    app = controller_app(_Backend(), key)
+    headers = [(name.lower(), value) for line in lines for name, _, value in [line.partition(b":")]]
+    if is_signed:
+        session = app._new_session()
+        whole = path.decode("latin-1") + (f"?{query.decode('latin-1')}" if query else "")
+        code = ProtocolCodes(key).request(text, whole, session, 1, body_digest(body))
+        signs = {
+            SESSION_HEADER: session,
+            COUNT_HEADER: "1",
+            DIGEST_HEADER: body_digest(body),
+            CODE_HEADER: code,
+        }
+        headers += [(name.encode(), value.encode()) for name, value in signs.items()]
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": text,
+        "path": path.decode(errors="replace"),
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "scheme": "http",
+        "headers": headers,
+        "client": ("192.0.2.1", 1),
+        "server": ("192.0.2.2", 80),
+    }
+    statuses = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    asyncio.run(app(scope, receive, send))
+    is_open = scope["path"] in (HEALTH_PATH, SCHEMA_PATH)
+    if len(statuses) != 1 or statuses[0] >= 500 or (statuses[0] < 400 and not is_signed and not is_open):
+        raise AssertionError(f"{text} {target!r} is answered with {statuses}")
+
+
 def events(data: bytes) -> None:
     """Files of events: one error, or events whose faults are named."""
     for name in ("events.jsonl", "events.csv", "events.parquet"):
@@ -175,5 +271,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "dumps": dumps,
     "journal": journal,
     "api": api_bodies,
+    "http": http_api,
     "events": events,
 }

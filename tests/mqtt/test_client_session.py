@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from broadloom.mqtt import client_session
 from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import PINGRESP, PUBLISH, SUBACK, Connack
@@ -116,3 +117,32 @@ async def refused():
 
 def test_a_refused_connection_has_a_short_reason():
     assert asyncio.run(refused()) == "Connection refused"
+
+
+def test_after_connections_that_end_at_once_the_waits_grow(monkeypatch, caplog):
+    """Somebody with the same client id, to whom the broker gives the session without a reason."""
+    waits = []
+
+    class LosingSession(ClientSession):
+        """A session whose connections end at once."""
+
+        async def _connect(self):
+            self._closed.set()
+
+    async def scenario():
+        session = LosingSession("rome", "me", Endpoint("rome", 1883), SessionHandler())
+
+        async def sleep(seconds):
+            waits.append(seconds)
+            session.is_taken_over = len(waits) == 12
+
+        monkeypatch.setattr(client_session.asyncio, "sleep", sleep)
+        monkeypatch.setattr(client_session.random, "uniform", lambda *_: 1.0)
+        await session._run()
+
+    asyncio.run(scenario())
+    assert waits == [0.1] * 4 + [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker 'rome', client 'me': 5 connections in a row ended within 2 s; does another client use this "
+        "client id?"
+    ]

@@ -118,6 +118,7 @@ def _guarded_http(connections: int, drop_idle: bool, dropped: Callable[[], None]
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._idle_since = self.loop.time()
+            self._timer: asyncio.TimerHandle | None = None
             is_too_many = len(self.connections) > connections
             if is_too_many:
                 dropped()
@@ -125,6 +126,14 @@ def _guarded_http(connections: int, drop_idle: bool, dropped: Callable[[], None]
                 transport.abort()
             else:
                 self._guard()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            # What was received must not stay in memory until timers or the collector of garbage end it.
+            if self._timer is not None:
+                self._timer.cancel()
+            self._unset_keepalive_if_required()
+            self.cycle = None  # type: ignore[assignment]
 
         def _drop_oldest(self) -> bool:
             """Close the connection that has been without a request for the longest time."""
@@ -146,7 +155,7 @@ def _guarded_http(connections: int, drop_idle: bool, dropped: Callable[[], None]
             if now - self._idle_since > IDLE_SECONDS:
                 self.transport.abort()
             elif not self.transport.is_closing():
-                self.loop.call_later(IDLE_SECONDS / 3, self._guard)
+                self._timer = self.loop.call_later(IDLE_SECONDS / 3, self._guard)
 
     return GuardedHttp
 

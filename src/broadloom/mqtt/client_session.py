@@ -43,6 +43,7 @@ from broadloom.mqtt.packets import (
 
 LOG = logging.getLogger("broadloom.live")
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts to connect
+SHORT_SECONDS, MOST_SHORT = 2.0, 5  # a short connection; after so many in a row the waits grow, too
 CONNECT_SECONDS = 10.0
 REQUEST_SECONDS = 20.0  # for the answer to SUBSCRIBE or UNSUBSCRIBE
 RETAIN_NOT_SUPPORTED = 0x9A  # reason of CONNACK: the broker retains no messages, so it takes no retained will
@@ -286,24 +287,36 @@ class ClientSession(asyncio.Protocol):
     # The connection.
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         wait = FIRST_WAIT
+        short = 0  # connections in a row
         while not self.is_taken_over:
             try:
                 if self._fresh:
                     await self._clear_session()
                 await self._connect()
-                wait = FIRST_WAIT
+                began = loop.time()
                 await self._closed.wait()
+                short = short + 1 if loop.time() - began < SHORT_SECONDS else 0
+                if short < MOST_SHORT:
+                    wait = FIRST_WAIT
+                else:
+                    self._note_error(
+                        f"{MOST_SHORT} connections in a row ended within {SHORT_SECONDS:g} s; does another "
+                        "client use this client id?"
+                    )
             except (OSError, ProtocolError, BrokerRefusedError, TimeoutError) as error:
-                reason = _reason(error)
-                if reason != self.last_error:  # each reason once, not each attempt
-                    LOG.warning("broker %r, client %r: %s", self.broker, self.client, reason)
-                self.last_error = reason
+                self._note_error(_reason(error))
             except Exception:  # a bug in one session must not stop the others
                 LOG.exception("broker %r, client %r: internal error; trying again", self.broker, self.client)
             self._reset()
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
             wait = min(2 * wait, LONGEST_WAIT)
+
+    def _note_error(self, reason: str) -> None:
+        if reason != self.last_error:  # each reason once, not each attempt
+            LOG.warning("broker %r, client %r: %s", self.broker, self.client, reason)
+        self.last_error = reason
 
     async def _clear_session(self) -> None:
         """Have the broker delete an earlier session, in a separate connection.

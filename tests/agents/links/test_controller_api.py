@@ -1,11 +1,14 @@
 """The controller's API and its client: both prove the key, nothing is replayed, sizes are bounded."""
 
 import asyncio
+import gc
 import http.client
 import json
 import logging
 import socket
+import struct
 import threading
+import weakref
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -425,6 +428,36 @@ def test_too_large_bodies_are_refused_unread(monkeypatch):
         assert (await asyncio.to_thread(plain_request, address, "POST", path, headers, malformed))[0] == 422
 
     run(test)
+
+
+def test_nothing_of_a_closed_connection_stays_in_memory(monkeypatch):
+    """No timer and no circle of references holds the body that a stranger has sent."""
+    monkeypatch.setattr(http_server, "IDLE_SECONDS", 600.0)
+
+    async def test():
+        backend = ListedOrders()
+        server = ApiServer(controller_app(backend, KEY), Address("127.0.0.1", 0), None, 20)
+        await server.start()
+        head = b"POST /v1/proposal HTTP/1.1\r\nhost: a\r\ncontent-length: 60000\r\n\r\n"
+        gc.collect()
+        gc.disable()
+        try:
+            for is_reset in (False, True):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(head + bytes(60_000))
+                assert (await reader.read(12))[-3:] == b"403"
+                (held,) = map(weakref.ref, server._server.server_state.connections)
+                if is_reset:
+                    option = struct.pack("ii", 1, 0)  # linger for no time: the connection is reset
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
+                writer.close()
+                await until(lambda held=held: held() is None)
+        finally:
+            gc.enable()
+            backend.board.close()
+            await server.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_silent_and_surplus_connections_are_closed(monkeypatch):

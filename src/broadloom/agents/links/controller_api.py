@@ -47,6 +47,7 @@ from broadloom.errors import InputError, missing_extra
 
 try:
     from fastapi import Body, FastAPI, HTTPException, Query, Request, Response
+    from fastapi.exceptions import RequestValidationError
     from fastapi.responses import PlainTextResponse
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -137,6 +138,12 @@ def controller_app(
         title="Broadloom controller", version=VERSION, openapi_url=SCHEMA_PATH, docs_url=None, redoc_url=None
     )
     signed = SignedTraffic(app, key)
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse(_: Request, error: RequestValidationError) -> Response:
+        """Say what is wrong; FastAPI's own answer repeats the input, and fails if that is not text."""
+        faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5]]
+        return Response(_detail("; ".join(faults)), 422, media_type="application/json")
 
     @app.post("/v1/agents/{broker:path}/report", tags=["agents"])
     async def take_report(broker: str, report: dict[str, Any] = Body()) -> ReportAnswer:  # noqa: B008

@@ -585,7 +585,8 @@ class _Control(SessionHandler):
         self._agent = agent
         self._acknowledgements: dict[int, asyncio.Future[int]] = {}
         self._present: dict[str, Any] | None = None
-        self._answers: set[str] = set()
+        self._question = ""
+        self._is_answered = False
         self._serves = False
         self._retains = True  # whether the broker keeps retained messages
         self._connection = 0  # the number of the present connection, or of the next one
@@ -665,22 +666,25 @@ class _Control(SessionHandler):
         self._present = None
 
     async def _ask(self, found: Mapping[str, Any]) -> None:
-        """Ask an agent that seems to be there; an answer means that it is."""
-        self._answers.clear()
-        await self.publish(ASK, self._presence("ask"))
+        """Ask an agent that seems to be there; an answer to this very question means that it is."""
+        self._question = secrets.token_hex(16)
+        self._is_answered = False
+        await self.publish(ASK, self._presence("ask", self._question))
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
-                while not self._answers:
+                while not self._is_answered:
                     await asyncio.sleep(0.01)
-        if self._answers:
+        if self._is_answered:
             raise InputError(
                 f"another agent ({found.get('where')}) serves broker {self._agent.broker!r}; stop it first"
             )
 
-    def _presence(self, state: str) -> bytes:
+    def _presence(self, state: str, question: str = "") -> bytes:
         where = f"{socket.gethostname()}, process {os.getpid()}"
         value = {
             "state": state,
+            "broker": self._agent.broker,
+            "question": question,
             "instance": self._agent.instance,
             "where": where,
             "connection": self._connection,
@@ -746,7 +750,7 @@ class _Control(SessionHandler):
         self._agent._progressed()
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
-        """A message of another agent, or of this one."""
+        """A message of another agent of this broker, or of this one; those of other brokers are copies."""
         if message.number:
             session.send(acknowledgement(PUBACK, message.number))
         payload = message.payload()
@@ -754,13 +758,15 @@ class _Control(SessionHandler):
         if not self._agent._key.verifies(b"agent", text, payload[:_CODE]):
             return
         value = json.loads(text)
+        if value.get("broker") != self._agent.broker:
+            return
         if message.topic == PRESENCE:
             self._present = value
         elif message.topic == ASK and value["instance"] != self._agent.instance:
             self._agent.counts["asked"] += 1
-            session.publish(ANSWER, self._presence("online"))
+            session.publish(ANSWER, self._presence("online", value["question"]))
         elif message.topic == ANSWER and value["instance"] != self._agent.instance:
-            self._answers.add(value["instance"])
+            self._is_answered |= value["question"] == self._question
 
     def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
         """The broker has a message."""
