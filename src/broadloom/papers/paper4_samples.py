@@ -115,7 +115,7 @@ def _of_searches(quick: bool) -> list[Case]:
         {"set": "1HH", "seed": seed, "subscribers": m, "brokers": m // 100, "sample": g}
         for m, g, seed in every
     ]
-    return [*small, _case("1HH", 0, quick, sample=4, passes=3 if quick else 300)]
+    return [*small, _case("1HH", 0, quick, sample=4, passes=3 if quick else 100)]
 
 
 SMALL = "as printed, from g = 4, on 1,000 to 4,000 subscribers, one broker per hundred"
