@@ -101,10 +101,10 @@ PAPERS: dict[int, CitedPaper] = {
         "minimum cost",
         "Steiner mixing has one tree per channel, and minimum spanning trees connect the brokers; second "
         "rows have shortest paths between pairs, and one tree per channel and publisher. Greedy packing "
-        "takes users by demand, the largest first. Clustering takes the largest ratio, as the text says, and the "
-        "price between two users is that through their broker. Capacities bind every algorithm. The content "
-        "space has 128 channels. The paper does not state its prices and the widths of subscriptions: where "
-        "most of the six settings of the experiment `settings` disagree with the first, a claim is not "
-        "comparable.",
+        "takes users by demand, the largest first. Clustering takes the largest ratio, as the text says, "
+        "and the price between two users is that through their broker. Capacities bind every algorithm. The "
+        "content space has 128 channels. The paper does not state its prices and the widths of "
+        "subscriptions: where most of the six settings of the experiment `settings` disagree with the "
+        "first, a claim is not comparable.",
     ),
 }
