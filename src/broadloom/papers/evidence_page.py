@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import urllib.parse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from broadloom.papers.cited_papers import PAPERS
 from broadloom.papers.figures import KINDS, RULES, VERDICTS, Figure, plain
 from broadloom.papers.paper1_weighted_overlays import latency_sources
 
+GROUP_ID = re.compile(r'(?<=<g) id="\w+"')  # the same in all drawings; other ids are unique
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; --quiet: #777; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 1.5rem auto; padding: 0 1rem; }
@@ -25,7 +25,7 @@ td, th { border-bottom: 1px solid var(--line); padding: 0.2rem 0.7rem 0.2rem 0; 
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .scroll { overflow-x: auto; }
 .figure { display: grid; grid-template-columns: minmax(0, 1fr); gap: 1rem; margin: 1rem 0 2.5rem; }
-.figure img { background: #fff; width: 100%; max-width: 34rem; height: auto; }
+.figure > svg { background: #fff; width: 100%; max-width: 34rem; height: auto; }
 .claims { list-style: none; margin: 0; padding: 0; font-size: 0.93rem; }
 .claims li { border-top: 1px solid var(--line); padding: 0.5rem 0; overflow-wrap: anywhere; }
 .claims small { color: var(--quiet); display: block; }
@@ -153,8 +153,8 @@ def _badge(verdict: str, factor: str = "") -> str:
 
 
 def _picture(figure: Figure, folder: Path) -> str:
-    """An HTML image element with the drawing embedded."""
+    """The drawing as a part of the page."""
     drawing = " ".join((folder / f"{figure.key}.svg").read_text().split())
-    quoted = urllib.parse.quote(drawing, safe=' /:=;,()"!?&+@*$-._~')
-    source = f"data:image/svg+xml,{html.escape(quoted, quote=False)}"
-    return f"<div class='picture'><img alt='{html.escape(figure.title)}' src='{source}'></div>"
+    drawing = GROUP_ID.sub("", drawing[drawing.index("<svg") :])
+    label = html.escape(figure.title, quote=True)
+    return drawing.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
