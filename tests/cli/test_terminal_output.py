@@ -10,6 +10,8 @@ from rich.table import Table
 import broadloom as bl
 from broadloom.checks import has_control_characters, visible_text
 from broadloom.cli.common import say, show
+from broadloom.cli.deploy_texts import comparison_table
+from broadloom.deployment.rehearsal.rehearsals import ALTERNATIVES, OURS
 
 SEQUENCES = (
     "\x1b[2J",  # CSI: clears the screen
@@ -104,3 +106,18 @@ def test_any_text_becomes_harmless_and_a_harmless_one_stays(text):
     assert is_harmless(shown)
     if is_harmless(text):
         assert shown == text
+
+
+def test_the_table_of_wirings_fits_into_80_columns_without_cutting_anything(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    numbers = {"messages_on_links": 1_234_567, "bytes_on_links": 123_456_789, "mean_hops": 12.34}
+    numbers |= {"max_hops": 12, "mean_delay": 123.4, "max_delay": 1_234.0, "links": 1_234}
+    rows = [{"wiring": name, **numbers} for name in (OURS, *ALTERNATIVES)]
+    show({}, "rehearsed", as_json=False, quiet=False, table=comparison_table(rows))
+    out = capsys.readouterr().out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    words = out.split()
+    assert {"messages", "bytes", "hops", "delay"} <= set(words)
+    for value in ("1234567", "123456789", "12.34", "123.4", "1,234"):
+        assert words.count(value) == len(rows)

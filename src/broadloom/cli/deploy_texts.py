@@ -44,7 +44,9 @@ def comparison_table(rows: Sequence[Record]) -> Table | None:
     names += ["mean_hops", "max_hops", "mean_delay", "max_delay"]
     table = Table(box=None, pad_edge=False)
     for name in names:
-        table.add_column(name.replace("_", " "), no_wrap=name == "wiring")
+        # Only names of wirings wrap if the terminal is narrow: a number is never cut.
+        header = name.replace("_on_", "\non ").replace("_", "\n")
+        table.add_column(header, no_wrap=name != "wiring", vertical="bottom")
     for row in rows:
         values = (row[name] for name in names)
         table.add_row(*(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in values))

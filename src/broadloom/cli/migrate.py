@@ -119,6 +119,11 @@ def summarize(
     clients = len(summary.clients)
     record = {"output": str(output), "clients": clients, "messages": count, "left_out": summary.left_out}
     text = f"{clients:,} clients, {count:,} messages in {seconds:g} s -> {output}"
+    if not count:
+        text += (
+            "\nwithout messages, `market` finds no better broker for a client: "
+            "wait until the clients publish, and count again with --force, or for longer with --seconds"
+        )
     if summary.left_out:
         text += f"\n{summary.left_out:,} more messages are left out, because there are too many topics"
     show(record, text, as_json, quiet)

@@ -58,8 +58,9 @@ class PublisherLinks:
         if not self.new:
             return f"any broker can publish every topic: the plan's {len(plan.edges):,} links suffice"
         total = plan.total_weight + self.weight
+        links = f"{len(self.new):,} one-way link{'' if len(self.new) == 1 else 's'}"
         return (
-            f"any broker can publish every topic: {len(self.new):,} one-way links in addition to the plan's "
+            f"any broker can publish every topic: {links} in addition to the plan's "
             f"{len(plan.edges):,} (weight {self.weight:,.6g} of {total:,.6g})"
         )
 
@@ -102,7 +103,7 @@ def publisher_links(plan: Plan, grouped: Sequence[Sequence[str]] | None = None) 
         >>> plan = bl.link(bl.Interest.from_lists([["x"], ["x", "y"], ["y"], []]), algorithm="gm")
         >>> links = publisher_links(plan)
         >>> links.summary(plan)
-        "any broker can publish every topic: 1 one-way links in addition to the plan's 2 (weight 1 of 3)"
+        "any broker can publish every topic: 1 one-way link in addition to the plan's 2 (weight 1 of 3)"
         >>> links.leaves(0)
         ((2, 1), (3, 1))
     """

@@ -189,8 +189,9 @@ def _read_mosquitto(broker: FleetBroker, facts: _BrokerFacts, probe: MqttProbe) 
         else:
             logs += _judge_source(Path(source), probe, facts.config)
     if broker.subscriptions is None and probe.is_up:
-        setting = 'subscriptions = "/var/lib/mosquitto/mosquitto.db" in fleet.toml, or a log'
-        probe.add("subscriptions", ADVICE, "discover has no list of subscriptions to read", setting)
+        setting = 'subscriptions = "/var/log/mosquitto/mosquitto.log" in fleet.toml, or mosquitto.db, or both'
+        found = "discover and agents cannot see subscriptions from before their start"
+        probe.add("subscriptions", ADVICE, found, setting)
     if probe.is_up and logs and not any(one.check == "clock" for one in probe.findings):
         end = time.monotonic() + LOG_WAIT_SECONDS  # the broker can write its log with a delay
         while not any(probe.read_clock_from_log(log) for log in logs) and time.monotonic() < end:

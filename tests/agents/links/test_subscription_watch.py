@@ -20,13 +20,16 @@ from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from broadloom.agents.links import api_watch, followed_sessions, mosquitto_watch
+from broadloom.agents.links import api_watch, followed_sessions, mosquitto_watch, subscription_watch
+from broadloom.agents.links.agent_service import WatchedAgent
 from broadloom.agents.links.client_watch import ClientWatch
 from broadloom.agents.links.count_ledger import CountLedger, KnownCounts
 from broadloom.agents.links.followed_sessions import LONGEST_EVENT, FollowedSessions
 from broadloom.agents.links.log_tail import LogTail
+from broadloom.agents.links.stamps import FleetKey
 from broadloom.agents.links.subscription_watch import SubscriptionWatch
-from broadloom.deployment import FleetBroker
+from broadloom.agents.links.topic_log import TopicLog
+from broadloom.deployment import Fleet, FleetBroker
 from broadloom.deployment.rehearsal.mosquitto_lab import free_ports, killed_with_parent, listens
 from fleet_lab import HOST, LabBroker, wait_until
 
@@ -419,8 +422,66 @@ def test_subscriptions_that_nobody_saw_are_counted_as_a_problem(tmp_path):
         with client(broker, "before", "a", "b"):
             async with Watched(broker, tmp_path) as rome:
                 await until(lambda: rome.problems, "a problem is told")
-                assert "counts 2 subscriptions that its log does not show" in rome.problems[0]
+                assert "counts 2 subscriptions that its agent has not seen" in rome.problems[0]
                 assert not rome.watch.is_complete
+
+    with lab_broker(tmp_path) as broker:
+        asyncio.run(run(broker))
+
+
+def test_a_watch_that_starts_again_compares_counts_that_have_not_changed(tmp_path):
+    """The broker sends a count only when it changes, so the retained one is needed."""
+
+    async def run(broker):
+        with client(broker, "before", "a", "b"):
+            for _ in range(2):
+                async with Watched(broker, tmp_path) as rome:
+                    await until(lambda: rome.problems, "a problem is told")
+                    assert "counts 2 subscriptions that its agent has not seen" in rome.problems[0]
+
+    with lab_broker(tmp_path) as broker:
+        asyncio.run(run(broker))
+
+
+def test_a_broker_that_its_watch_reaches_last_counts_no_unseen_subscriptions(tmp_path, monkeypatch):
+    """The other sessions of an agent subscribe after its watch, so that the log shows what they subscribe."""
+    waiting = []
+    opened, answered = TopicLog.opened, SubscriptionWatch.answered
+
+    async def noted(watch):
+        waiting.append(watch)
+        await answered(watch)
+
+    async def run(broker):
+        async def opened_last(log, session, connack):
+            def others_are_first():
+                lines = broker.log.read_text()
+                return "1 $broadloom/agent/answer" in lines and "1 $SYS/broker/connection/" in lines
+
+            await until(lambda: len(waiting) == 2 or others_are_first(), "the other sessions are connected")
+            await opened(log, session, connack)
+
+        monkeypatch.setattr(TopicLog, "opened", opened_last)
+        fleet = Fleet([FleetBroker("rome", f"{HOST}:{broker.port}", tls=None)])
+        held = WatchedAgent(fleet, "rome", tmp_path / "state", FleetKey("only for tests, no secret"))
+        await held.start()
+        watch = held._watchers[0]
+        await until(lambda: watch.is_complete or held.agent.report().problems, "the counts are compared")
+        assert held.agent.report().problems == ()
+        await held.stop()
+
+    monkeypatch.setattr(SubscriptionWatch, "answered", noted)
+    with lab_broker(tmp_path) as broker:
+        asyncio.run(run(broker))
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_other_sessions_do_not_wait_forever_for_the_watch(tmp_path, monkeypatch, answers):
+    monkeypatch.setattr(subscription_watch, "ANSWER_SECONDS", SECONDS if answers else 0.1)
+
+    async def run(broker):
+        async with Watched(broker if answers else free_ports(1)[0], tmp_path, is_followed=False) as rome:
+            await rome.watch.answered()
 
     with lab_broker(tmp_path) as broker:
         asyncio.run(run(broker))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
@@ -323,6 +324,20 @@ def test_the_commands_plan_run_and_summarize_refuse_bad_input_in_one_line(run, t
     code, _, err = run("migrate", "summarize", "-o", tmp_path / "s")
     assert (code, "does not answer" in err, "token" in err.replace("token-file", "")) == (3, True, False)
     assert not np.any([(tmp_path / "s").exists()])
+
+
+def test_summarize_says_that_without_messages_there_is_nothing_to_plan(run, tmp_path, monkeypatch):
+    """As when it runs before the first client publishes."""
+    answer = {"clients": [], "sent": [], "sites": {"h": [[0.0, 0.0], None]}, "left_out": 0}
+    monkeypatch.setattr("broadloom.agents.moves.operator_client.Operator._ask_once", lambda *_: (200, answer))
+    monkeypatch.setenv("BROADLOOM_TOKEN", "token")
+    code, out, err = run("migrate", "summarize", "-o", tmp_path / "live")
+    assert (code, "0 messages in 10 s" in out + err) == (0, True)
+    assert "wait until the clients publish, and count again with --force" in out + err
+    answer["sent"] = [["a", 1.0, "x", 1, 1]]
+    answer["clients"] = [asdict(Resident("a", "h", (("x", 1),), None, 0.0))]
+    code, out, err = run("migrate", "summarize", "-o", tmp_path / "live", "--force")
+    assert (code, "wait until" in out + err) == (0, False)
 
 
 def _refuse_connection(*_):

@@ -199,6 +199,8 @@ def broker_watchers(
         on_notice=bridges.notice,
         on_solved=agent.solved,
     )
+    bridges.before_subscribing = watch.answered
+    agent.before_subscribing = watch.answered
     return [watch, trips, bridges]
 
 

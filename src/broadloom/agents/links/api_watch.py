@@ -46,6 +46,7 @@ class ApiWatch(SessionHandler):
 
     Attributes:
         is_complete: whether the latest poll has read all subscriptions.
+        is_answered: set from the beginning, since a poll reads what was subscribed before.
         polls: the number of polls so far.
     """
 
@@ -59,6 +60,8 @@ class ApiWatch(SessionHandler):
         state: Path | None,
     ) -> None:
         self.is_complete = False
+        self.is_answered = asyncio.Event()
+        self.is_answered.set()
         self.polls = 0
         self.solved: Callable[[str], None] = lambda _: None
         self._told: set[str] = set()

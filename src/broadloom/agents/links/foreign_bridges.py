@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from broadloom.checks import shown
 from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler
@@ -40,6 +40,9 @@ class ForeignBridges(SessionHandler):
         on_problem: called in the event loop with one line per bridge, when it is seen up.
         on_change: called in the event loop when `names` has changed.
         on_solved: called in the event loop with the line of a bridge that is gone.
+
+    Attributes:
+        before_subscribing: awaited when the session is connected, before it subscribes; None: nothing is.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class ForeignBridges(SessionHandler):
         on_change: Callable[[], None] = lambda: None,
         on_solved: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self.before_subscribing: Callable[[], Awaitable[None]] | None = None
         self._announced: set[str] = set()
         self._logged: dict[str, float] = {}  # the time at which the log told of it
         self._broker = broker
@@ -74,6 +78,8 @@ class ForeignBridges(SessionHandler):
 
     async def opened(self, session: ClientSession, connack: Connack) -> None:  # noqa: ARG002
         """Subscribe to the states of bridges."""
+        if self.before_subscribing is not None:
+            await self.before_subscribing()
         try:
             await session.subscribe([f"{PREFIX}+{SUFFIX}", UPTIME], retained=True)
         except BrokerRefusedError:  # a broker of another kind, or one that hides them

@@ -60,6 +60,8 @@ class MosquittoWatch:
     Attributes:
         followed: the sessions of the broker.
         is_complete: whether the broker counts exactly the subscriptions that are known.
+        is_answered: set once the broker lets its log be followed, or refuses to: what others subscribe from
+            then on is in the log.
         on_notice: called with each notice of the log on topics.
         solved: called with the line of a problem that has ended.
         client: the id under which the log on topics is followed; empty: that of the broker's agent.
@@ -76,6 +78,7 @@ class MosquittoWatch:
     ) -> None:
         self.followed = FollowedSessions()
         self.is_complete = False
+        self.is_answered = asyncio.Event()
         self.on_notice: Callable[[str], None] = lambda _: None
         self.solved: Callable[[str], None] = lambda _: None
         self.client = ""
@@ -285,6 +288,10 @@ class MosquittoWatch:
         """Lines are missing at this point."""
         self.topic_line(GAP, "")
 
+    def topic_answered(self) -> None:
+        """The broker publishes its lines from now on, or refuses to."""
+        self.is_answered.set()
+
     def topic_probe(self, text: str) -> None:
         """A line of this text is to appear in the log now."""
         if self._tail is not None:
@@ -428,8 +435,10 @@ class MosquittoWatch:
         elif unseen > self._reported:
             self._set_problem(
                 "count",
-                f"broker {self._broker.name!r} counts {unseen:,} subscriptions that its log does not show; "
-                "give mosquitto.db and the path of its log in `subscriptions`, or restart it",
+                f"broker {self._broker.name!r} counts {unseen:,} subscription{'' if unseen == 1 else 's'} "
+                "that its agent has not seen, because they are older, so links do not follow them; give the "
+                "path of its log in `subscriptions` (and mosquitto.db) and restart the agent, or restart the "
+                "broker, so that its clients subscribe again",
             )
         self._reported = unseen
 

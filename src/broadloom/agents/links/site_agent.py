@@ -16,7 +16,7 @@ import secrets
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,6 +87,8 @@ class SiteAgent:
         filters: the topic filters that clients want at the broker; None: not known yet.
         round_trips: round-trip times to other brokers, in milliseconds.
         guard: stops copies that bridges made by hand bring.
+        before_subscribing: awaited when the agent is connected to its broker, before it subscribes; None:
+            nothing is.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class SiteAgent:
         limits = settings or AgentSettings()
         self.broker = broker
         self.on_change: Callable[[], None] = lambda: None
+        self.before_subscribing: Callable[[], Awaitable[None]] | None = None
         self.instance = secrets.token_hex(8)
         self.counts: Counter[str] = Counter()
         self.filters: tuple[str, ...] | None = None
@@ -705,6 +708,8 @@ class _Control(SessionHandler):
                 f"broker {session.broker!r} retains no messages, so a second agent is noticed only when it "
                 "takes over a session"
             )
+        if self._agent.before_subscribing is not None:
+            await self._agent.before_subscribing()
         self._present = None
         await session.subscribe([PRESENCE], retained=True)
         await session.subscribe([ASK, ANSWER], retained=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from broadloom.mqtt.endpoint import Endpoint
 
 LINGER = 2.0
 GATHER_SECONDS = 0.02
+ANSWER_SECONDS = 8.0  # for which other sessions wait; a session tries again to connect after 5 at most
 _BUSY_SHARE = 0.1  # of the time that gathering can take
 MOST_PROBLEMS = 100  # distinct ones; further ones are not told
 
@@ -23,6 +25,7 @@ class _Source(Protocol):
     """A way to follow the subscriptions at one broker."""
 
     is_complete: bool
+    is_answered: asyncio.Event
     solved: Callable[[str], None]
 
     def current(self) -> Collection[str]:
@@ -91,6 +94,16 @@ class SubscriptionWatch:
     def is_complete(self) -> bool:
         """Whether the broker itself confirms that no subscription is missing."""
         return self._source.is_complete
+
+    async def answered(self) -> None:
+        """Wait, but not forever, until the watch sees what is subscribed from now on.
+
+        Each session of the agent calls this before it subscribes: the broker counts its subscriptions, so the
+        watch must have seen them.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._source.is_answered.wait()
 
     async def start(self) -> None:
         """Begin to follow; returns before the broker has answered."""

@@ -52,6 +52,9 @@ class LogReader(Protocol):
     def topic_count(self, kind: str, number: int) -> None:
         """A count of the broker has changed."""
 
+    def topic_answered(self) -> None:
+        """The broker publishes its lines to this session from now on, or refuses to."""
+
     def topic_probe(self, text: str) -> None:
         """A line of this text is to appear in the log now."""
 
@@ -120,12 +123,14 @@ class TopicLog(SessionHandler):
         self._marker = f"{session.client} 1 {name}"
         try:
             await session.subscribe(RELIABLE, retained=False)
+            self._reader.topic_answered()
             await session.unsubscribe(COUNTS)  # so that the broker sends its present counts
             await session.subscribe((*QUICK, *COUNTS), retained=True, qos=0)
             self._reader.topic_probe(self._marker)
             await session.subscribe([name], retained=False)
             await session.unsubscribe([name])
         except BrokerRefusedError:
+            self._reader.topic_answered()
             self._reader.topic_state(frozenset())
             raise
         self.last_alive = time.time()
@@ -147,6 +152,8 @@ class TopicLog(SessionHandler):
         text = message.payload()[:_LARGEST].decode("utf-8", "replace")
         if self._marker and kind == SUBSCRIBE and text.endswith(self._marker):
             self._take_marker(text, reliable=bool(message.number))
+        elif kind in (COUNT, SHARED_COUNT) and not self._is_live and self._quick is None:
+            self._take(kind, text)  # retained: the broker sends no other one until the count changes
         elif message.number and self._gap is not None:
             self._gap.append((kind, text))
         elif not message.number and self._quick is not None and not self._is_live:
@@ -229,7 +236,8 @@ class TopicLog(SessionHandler):
             if not self._is_live and (uptime < self._uptime or uptime == 0):
                 self._reader.topic_restart()
             self._uptime = uptime
-            self._reader.topic_tick()
+            if self._is_live:  # the counts of an earlier tick were not kept
+                self._reader.topic_tick()
             return
         self._seen.add(kind)
         words = self._words or 0

@@ -38,7 +38,6 @@ from broadloom.storage import new_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from paho.mqtt.client import Client
 
 UP_SECONDS = 30.0  # time limit for a broker to accept the agent
 log = logging.getLogger("broadloom.agents.moves")
@@ -124,12 +123,13 @@ def watch_traffic(
     tallies: list[TrafficTally] = []
     share = MOST_TALLY_BYTES // max(1, len(addresses) + sum(map(len, logs.values())))
     with ExitStack() as stack:
-        clients: dict[str, Client] = {}
+        subscribed: set[str] = set()
         for broker, address in addresses.items():
             tallies.append(tally := TrafficTally(share))
-            clients[broker] = client = new_client(f"{MOVE_AGENT}-count-{secrets.token_hex(4)}", login)
+            client = new_client(f"{MOVE_AGENT}-count-{secrets.token_hex(4)}", login)
             client.on_message = _counter(broker, home_of, tally)
             client.on_connect = lambda own, *_: own.subscribe("#", 0)
+            client.on_subscribe = lambda *_, broker=broker: subscribed.add(broker)
             try:
                 connect(client, address, clean=True, seconds=0)
             except OSError as error:
@@ -138,7 +138,7 @@ def watch_traffic(
                 ) from error
             stack.callback(stop_client, client)
             client.loop_start()
-        _wait_until_up(clients)
+        _wait_until_subscribed(addresses, subscribed)
         ends = {path: _size(path) for paths in logs.values() for path in paths}
         time.sleep(seconds)
         for broker, paths in logs.items():
@@ -182,9 +182,10 @@ def _add_logged(
         log.warning("the log %s of broker %r cannot be read: %s", path, broker, error.strerror)
 
 
-def _wait_until_up(clients: Mapping[str, Client]) -> None:
+def _wait_until_subscribed(brokers: Iterable[str], subscribed: Container[str]) -> None:
+    """Wait until all brokers send their messages, so that the whole time counts."""
     end = time.monotonic() + UP_SECONDS
-    while away := [broker for broker, client in clients.items() if not client.is_connected()]:
+    while away := [broker for broker in brokers if broker not in subscribed]:
         if time.monotonic() > end:
             raise UnreachableError(f"broker {away[0]!r} does not accept the agent within {UP_SECONDS:g} s")
         time.sleep(TICK)
