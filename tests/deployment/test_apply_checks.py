@@ -836,7 +836,9 @@ def test_a_nats_file_of_the_operator_is_not_replaced_by_the_first_links(tmp_path
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_signals_that_end_apply_say_where_it_stopped_even_without_a_terminal(name, tmp_path, monkeypatch):
+def test_signals_that_end_apply_say_where_it_stopped_even_without_a_terminal(
+    name, tmp_path, monkeypatch, request
+):
     """What was recorded in the step under way is kept, as after Ctrl-C."""
     change = DeploymentChange(ONE, THREE)
     journal = ChangeJournal(None)
@@ -861,6 +863,8 @@ def test_signals_that_end_apply_say_where_it_stopped_even_without_a_terminal(nam
     monkeypatch.setattr("broadloom.cli.deploy.say", gone)
     monkeypatch.setattr("broadloom.cli.deploy.both_deployments", lambda *_, **__: (None, ONE, THREE))
     monkeypatch.setattr("broadloom.deployment.roll_out", rolled_out)
+    inherited = signal.signal(getattr(signal, name), signal.SIG_DFL)  # under nohup it is ignored
+    request.addfinalizer(lambda: signal.signal(getattr(signal, name), inherited))
     before = signal.getsignal(getattr(signal, name))
     with pytest.raises(SystemExit) as caught:
         main(["deploy", "apply", "old", "new", "--fleet", str(tmp_path / "fleet.toml")])

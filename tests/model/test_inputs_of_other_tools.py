@@ -57,7 +57,7 @@ def test_a_matrix_can_name_nodes_and_topics():
         ([[np.nan]], "is nan"),
         ([[-1]], "is -1"),
         ([1, 0], r"shape \(2,\); give one row per node"),
-        ([[1], [1, 0]], "not one of numbers"),
+        ([[1], [1, 0]], "entries that are not numbers"),
         ([["a"]], "the matrix is of <U1; give 0 and 1"),
         ([[None]], "the matrix is of object"),
         ([[1j]], "the matrix is of complex128"),

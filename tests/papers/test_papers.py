@@ -417,7 +417,7 @@ def test_every_curve_is_drawn(figure):
     first, last = (list(figure.cases(True))[at] for at in (0, -1))
     rows = [
         dict.fromkeys(("round", "topics", "size", "shadow_size", "shortest", "load", "share"), 3)
-        | {"kind": "join", "algorithm": name}
+        | {"kind": "join", "code": "ours", "algorithm": name}
         | case
         | found
         for case in (first, last)
