@@ -139,6 +139,16 @@ class LabProcess:
         return 0
 
 
+async def close_server(server: asyncio.Server) -> None:
+    """Close a server to which nobody connects any more.
+
+    asyncio leaks a connection if its server closes between accepting it and making its transport.
+    """
+    for _ in range(3):  # steps of the event loop: accept, make the transport, start to serve
+        await asyncio.sleep(0)
+    server.close()
+
+
 class CuttableProxy:
     """TCP proxy in front of an address: it passes bytes on, is silent, or refuses connections."""
 
@@ -185,20 +195,24 @@ class CuttableProxy:
         """End it."""
         self.cut()
         if self._server is not None:
-            self._server.close()
+            await close_server(self._server)
+            self.cut()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            far_reader, far_writer = await asyncio.open_connection(HOST, self._target)
-        except OSError:
-            writer.transport.abort()
-            return
-        self._writers |= {writer, far_writer}
+        ends = {writer}
+        self._writers.add(writer)
         self._near.add(writer)
         try:
+            far_reader, far_writer = await asyncio.open_connection(HOST, self._target)
+            ends.add(far_writer)
+            self._writers.add(far_writer)
             await asyncio.gather(self._pass_on(reader, far_writer), self._pass_on(far_reader, writer))
+        except OSError:  # the address refuses connections
+            writer.transport.abort()
         finally:
-            self._writers -= {writer, far_writer}
+            for end in ends:
+                end.close()
+            self._writers -= ends
             self._near.discard(writer)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -508,6 +522,7 @@ class LiveLoad(SessionHandler):
         self.filters[key].discard(text)
         for stream in [item for item in self._streams if item[0] == key and matches(text, item[2])]:
             del self._streams[stream]
+        self._ended[key] = sys.maxsize  # until the broker has confirmed it, messages can arrive
         await self._request(key, text, False)
         self._ended[key] = len(self.sent)
 

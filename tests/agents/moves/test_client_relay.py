@@ -52,6 +52,7 @@ from broadloom.mqtt.relayed_packets import (
 )
 from broadloom.storage import write_file
 from certificates import authority
+from live_lab import close_server
 
 CLIENT = "c1"
 CONNECT_C1 = b"\x10\x0e\0\4MQTT\4\0\0\x3c\0\2c1"  # of MQTT 3.1.1, with a session
@@ -191,8 +192,9 @@ class RelayedSystem:
         await self.relay.stop()
         for writer in self._clients:
             writer.close()
+        await asyncio.get_running_loop().shutdown_default_executor()  # threads of the move can still connect
         for broker in (self.home, self.foreign):
-            broker.server.close()
+            await close_server(broker.server)
         async with asyncio.timeout(LIMIT):
             while self.relay._connections or self.home.open or self.foreign.open:
                 await asyncio.sleep(0)
