@@ -69,7 +69,7 @@ def sample(root: int, found: Cost) -> None:
         pid = int(folder.name)
         rest[pid], names[pid] = tail.split(), head.partition("(")[2]
         parent[pid] = int(rest[pid][1])
-    mine = [pid for pid in rest if _is_below(pid, root, parent)]
+    mine = [pid for pid in rest if _is_below(pid, root, parent) and not _is_copy(pid, parent[pid])]
     for pid in mine:
         seconds = sum(map(int, rest[pid][11:13])) / TICK
         found.seen[pid] = names[pid], max(seconds, found.seen.get(pid, ("", 0.0))[1])
@@ -79,6 +79,15 @@ def sample(root: int, found: Cost) -> None:
     found.peak = max(found.peak, sum(sizes.values()))
     for name, size in sizes.items():
         found.peaks[name] = max(size, found.peaks.get(name, 0))
+
+
+def _is_copy(pid: int, parent: int) -> bool:
+    """Whether a process is a JVM that is about to run another program; until then it shares the memory."""
+    try:
+        programs = {str(Path(f"/proc/{one}/exe").readlink()) for one in (pid, parent)}
+    except OSError:
+        return False
+    return len(programs) == 1 and programs.pop().endswith("/java")
 
 
 def _is_below(pid: int, root: int, parent: dict[int, int]) -> bool:

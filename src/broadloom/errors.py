@@ -103,7 +103,8 @@ def error_from_os(action: str, error: OSError) -> InputError | StorageError:
     Returns:
         An `InputError` if a path does not exist or is of the wrong kind, or if the error has no number, which
         means that a library found the content damaged; otherwise a `StorageError`. A copy of a folder that
-        failed (`shutil.Error`) is a `StorageError` with the reason of its first file.
+        failed (`shutil.Error`) is a `StorageError` with the reason of its first file. A `StorageError` is
+        returned as it is: it names the file already.
 
     Examples:
         >>> error_from_os("edges.csv cannot be read", FileNotFoundError(2, "No such file or directory"))
@@ -111,6 +112,8 @@ def error_from_os(action: str, error: OSError) -> InputError | StorageError:
         >>> error_from_os("cannot write /plans", OSError(28, "No space left on device"))
         StorageError('cannot write /plans: No space left on device')
     """
+    if isinstance(error, StorageError):
+        return error
     if isinstance(error, shutil.Error):
         return StorageError(f"{action}: {error.args[0][0][-1]}")
     wrong_path = isinstance(

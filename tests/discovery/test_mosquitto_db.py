@@ -1,5 +1,6 @@
 """The reader of mosquitto.db against files that the installed mosquitto writes, damaged ones included."""
 
+import io
 import struct
 from contextlib import suppress
 
@@ -92,14 +93,14 @@ def test_a_file_of_the_installed_mosquitto_has_the_filters_of_its_persistent_ses
     now = rome.saved.stat().st_mtime
     assert found.expires["three"] == 0
     assert now + 3500 < found.expires["paho-five"] < now + 3700
-    rows = list(mosquitto_db.parse(rome.saved.read_bytes(), now + 4000))
+    rows = list(mosquitto_db.parse(io.BytesIO(rome.saved.read_bytes()), now + 4000))
     assert [row.client for row in rows if row.reason == Reason.EXPIRED] == ["paho-five"]
 
 
 def test_expired_sessions_have_a_reason():
-    rows = {row.filter: row.reason for row in mosquitto_db.parse(FILE, now=2_000)}
+    rows = {row.filter: row.reason for row in mosquitto_db.parse(io.BytesIO(FILE), now=2_000)}
     assert rows == {"a/+": None, "b/#": Reason.EXPIRED, "ä": None}
-    assert {row.reason for row in mosquitto_db.parse(FILE, now=500)} == {None}
+    assert {row.reason for row in mosquitto_db.parse(io.BytesIO(FILE), now=500)} == {None}
 
 
 @pytest.mark.parametrize("version", [0, 4, 7, 2**32 - 1])
@@ -161,5 +162,5 @@ def test_a_log_ends_subscriptions_by_unsubscribe_lines_and_by_a_restart():
         "4: keeps 1 k",
         "5: mosquitto version 2.0.11 starting",
     ]
-    rows = {row.filter: row.reason for row in mosquitto_log.parse("\n".join(lines) + "\n")}
+    rows = {row.filter: row.reason for row in mosquitto_log.FORMAT.rows(("\n".join(lines) + "\n").encode())}
     assert rows == {"x/# y": Reason.UNSUBSCRIBED, "z": Reason.ENDED, "k": None}

@@ -233,7 +233,7 @@ def test_a_driver_that_is_killed_in_each_step_of_a_run_in_a_store_loses_nothing(
 
 
 def test_a_stream_writes_its_versions_to_a_store(store, tmp_path):
-    """In two runs; the second continues where the first ended."""
+    """In two runs; the second continues where the first ended. Its events are in the store, too."""
     interest = workload.interest(nodes=20, topics=8, sizes=(2, 4), seed=0)
     broadloom.link(interest, algorithm="gm").save(tmp_path / "plan")
     events = workload.events_table(interest, workload.churn(interest, rounds=20, seed=1)).to_pylist()
@@ -241,8 +241,10 @@ def test_a_stream_writes_its_versions_to_a_store(store, tmp_path):
     for number, rows in enumerate((events[:10], events[10:])):
         lines = "".join(f"{json.dumps(row)}\n" for row in rows)
         (tmp_path / "events" / f"{number}.jsonl").write_text(lines)
-        for output, settings in (("s3a://loom/stream", store), (tmp_path / "stream", {})):
-            words = ["maintain", "--plan", tmp_path / "plan", "--events", tmp_path / "events"]
+        as_path(f"s3a://loom/events/{number}.jsonl").write_text(lines)
+        for root, settings in (("s3a://loom", store), (tmp_path, {})):
+            output = f"{root}/stream"
+            words = ["maintain", "--plan", tmp_path / "plan", "--events", f"{root}/events"]
             words += ["--stream", "--once", "--master", "local[2]", *conf_words(settings)]
             broadloom_command(*words, "-o", output)
     remote, local = as_path("s3a://loom/stream"), tmp_path / "stream"

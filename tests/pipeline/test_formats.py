@@ -2,6 +2,7 @@
 
 import io
 import json
+import struct
 import tracemalloc
 from unittest import mock
 
@@ -9,8 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broadloom.formats import FORMATS, PAGE, DumpPage, dump_problem, dump_rows, missing_pages_note
+from broadloom.formats import (
+    FORMATS,
+    PAGE,
+    DumpPage,
+    DumpRow,
+    DumpText,
+    dump_problem,
+    dump_rows,
+    missing_pages_note,
+)
 from broadloom.formats.dump_rows import entries
+from broadloom.formats.mosquitto_db import MAGIC
 
 BY_NAME = {form.name: form for form in FORMATS}
 
@@ -204,12 +215,14 @@ def test_bytes_that_are_not_utf8_affect_only_their_row(name):
 
 
 def test_entries_of_text_that_is_not_a_document():
-    assert [row.reason for row in entries('{"other": 1}', "data")] == ["not the document that was expected"]
-    assert [row.reason for row in entries("nonsense", "data")] == ["cut in the middle"]
-    assert [row.reason for row in entries('{"data": [3]}', "data")] == ["not a JSON object"]
-    assert list(entries("", "data")) == []
+    assert [row.reason for row in entries(DumpText.of('{"other": 1}'), "data")] == [
+        "not the document that was expected"
+    ]
+    assert [row.reason for row in entries(DumpText.of("nonsense"), "data")] == ["cut in the middle"]
+    assert [row.reason for row in entries(DumpText.of('{"data": [3]}'), "data")] == ["not a JSON object"]
+    assert list(entries(DumpText.of(""), "data")) == []
     deep = "[" * 100_000
-    assert [row.reason for row in entries(deep, "data")] == ["cut in the middle"]
+    assert [row.reason for row in entries(DumpText.of(deep), "data")] == ["cut in the middle"]
 
 
 def test_missing_pages_are_found_by_start_total_and_more():
@@ -343,7 +356,7 @@ JSON_VALUES = st.recursive(
 
 
 @given(st.lists(JSON_VALUES, max_size=4), st.integers(0, 400), st.sampled_from(["", "x", ",", '{"data": [']))
-def test_entries_of_long_documents_are_read_one_by_one_with_the_same_rows(values, cut, text):
+def test_entries_do_not_depend_on_where_the_text_is_divided(values, cut, text):
     """Valid documents, and documents with a cut and another text in their middle."""
     whole = "\n".join(
         json.dumps({"data": value, "meta": 1} if one % 2 else value) for one, value in enumerate(values)
@@ -353,19 +366,85 @@ def test_entries_of_long_documents_are_read_one_by_one_with_the_same_rows(values
         def page(found, length):
             return DumpPage(0, length, len(found), more=False)
 
-        short = list(entries(document, "data", page))
-        with mock.patch.object(dump_rows, "LONG_TEXT", -1):
-            assert list(entries(document, "data", page)) == short
+        rows = list(entries(DumpText.of(document), "data", page))
+        with mock.patch.multiple(dump_rows, _BLOCK_BYTES=3, LONGEST_ENTRY=2_000):
+            assert list(entries(DumpText.of(document), "data", page)) == rows
 
 
-def test_a_long_document_is_not_kept_as_objects():
-    """The memory stays near that of one entry; as objects, the document takes many times its size."""
-    text = '{"data": [' + ", ".join(f'{{"a": "{number}"}}' for number in range(5_000)) + '], "meta": {}}'
-    peaks = {}
-    for limit in (len(text), -1):
-        with mock.patch.object(dump_rows, "LONG_TEXT", limit):
-            tracemalloc.start()
-            assert sum(1 for _ in entries(text, "data")) == 5_000
-            peaks[limit] = tracemalloc.get_traced_memory()[1]
+@given(st.lists(JSON_VALUES, max_size=4))
+def test_entries_of_valid_documents_are_those_of_the_json_module(values):
+    text = json.dumps({"more": values, "data": values, "meta": 1}) + json.dumps(values)
+    rows = list(entries(DumpText.of(text), "data"))
+    assert [row for row in rows if isinstance(row, dict)] == 2 * [
+        one for one in values if isinstance(one, dict)
+    ]
+    refused = [row.reason for row in rows if isinstance(row, DumpRow)]
+    assert refused == ["not a JSON object"] * (len(rows) - sum(isinstance(row, dict) for row in rows))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_dumps_are_read_in_blocks_of_any_size(name):
+    """Blocks divide lines, entries and characters; the text outside of ASCII has two and four bytes."""
+    data = SAMPLES[name].replace("t/1", "t/\u00e9\U0001f600").replace("billing", "b\u00e9").encode() + b"\xff"
+    rows = list(BY_NAME[name].rows(data))
+    for size in (1, 2, 3, 7, 64):
+        with mock.patch.object(dump_rows, "_BLOCK_BYTES", size):
+            assert list(BY_NAME[name].rows(io.BytesIO(data))) == rows
+
+
+def test_a_broken_text_longer_than_an_entry_hides_nothing_after_it():
+    """An entry that is too long, and text without an entry, become several bad rows."""
+    entry = '{"clientid": "c", "topic": "t"}'
+    between = ["x" * 250, json.dumps({"a": "y" * 250}), "[" * 250, '{"data": [' + "{" * 250, ", " * 150]
+    for text in between:
+        document = f'{{"data": [{entry}, {text}, {entry}]}}'
+        with mock.patch.multiple(dump_rows, _BLOCK_BYTES=10, LONGEST_ENTRY=100):
+            rows = list(BY_NAME["emqx"].rows(document.encode()))
+        assert [row.client for row in rows if row.reason is None] == ["c", "c"]
+        assert all(len(row.raw) <= 400 for row in rows)
+
+
+def many(name):
+    """A dump of a megabyte or more with many rows, and its number of rows."""
+    count = 5_000
+    if name == "mosquitto-db":
+        subscription = struct.pack(">IHHBBxx", 0, 2, 3, 1, 0) + b"c1t/+"
+        chunks = (
+            struct.pack(">II", 5, len(subscription)) + subscription + struct.pack(">II", 2, 250) + bytes(250)
+        )
+        return MAGIC + struct.pack(">II", 0, 6) + chunks * count, count
+    if name == "mosquitto":
+        session = "1700000000: New client connected from 10.0.0.1:5 as c{0} (p2, c1, k60).\n"
+        session += (
+            "1700000001: c{0} 1 t/1\n1700000002: Client c{0} disconnected.\n"
+            + 3 * "1700000003: Sending PINGRESP to c{0}\n"
+        )
+        return "".join(session.format(number) for number in range(count)).encode(), count
+    row = {
+        "emqx": {"node": "e1", "clientid": "c1", "topic": "t/1", "more": "x" * 200},
+        "rabbitmq": {"source": "amq.topic", "destination": "q", "routing_key": "t", "more": "x" * 200},
+        "nats": {"cid": 1, "subscriptions_list": ["t.1"], "more": "x" * 200},
+        "vernemq": "|c1       |t/1  |v1  |" + " " * 200,
+        "kafka": "billing orders 0" + " 5" * 100,
+    }[name]
+    if isinstance(row, str):
+        head = SAMPLES[name].lstrip().splitlines()
+        start = next(number for number, line in enumerate(head) if "TOPIC" in line or "topic" in line)
+        return ("\n".join([head[start], *[row] * count])).encode(), count
+    key = {"emqx": "data", "rabbitmq": "bindings", "nats": "connections"}[name]
+    return json.dumps({"exchanges": [row] * 10, key: [row] * count, "meta": {"page": 1}}).encode(), count
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_memory_for_a_dump_does_not_grow_with_it(name, tmp_path):
+    data, count = many(name)
+    assert len(data) > 1_000_000
+    path = tmp_path / "dump"
+    path.write_bytes(data)
+    with mock.patch.multiple(dump_rows, _BLOCK_BYTES=10_000, LONGEST_ENTRY=20_000), path.open("rb") as file:
+        tracemalloc.start()
+        try:
+            assert sum(row.reason != PAGE for row in BY_NAME[name].rows(file)) == count
+            assert tracemalloc.get_traced_memory()[1] < len(data) / 3
+        finally:
             tracemalloc.stop()
-    assert peaks[-1] < len(text) / 10 < peaks[len(text)]

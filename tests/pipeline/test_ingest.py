@@ -12,7 +12,15 @@ import naive_ingest
 from broadloom import InputError, Interest, InternalError, maintain, workload
 from broadloom.maintenance import AppliedEvent, EventFeed, read_events
 from broadloom.model import RowLedger, read_link_problem
-from broadloom.pipeline.ingest import RawSource, find_files, ingest, raw_to_tables, row_checks, tallies
+from broadloom.pipeline.ingest import (
+    RawSource,
+    find_files,
+    ingest,
+    raw_rows,
+    raw_to_tables,
+    row_checks,
+    tallies,
+)
 from broadloom.storage.tables import require_table
 from broadloom.workload.device_logs import FAULTS
 
@@ -140,15 +148,21 @@ def test_complete_rows_of_damaged_files_are_used(tmp_path, spark):
     assert require_table(tmp_path / "out", "quarantine").num_rows == 7
 
 
-def test_a_folder_of_dumps_is_recognised(tmp_path, spark):
-    """A folder of dumps, each recognised; brokers are named by the dump, by the user, or by the file."""
+@pytest.mark.parametrize("large", [False, True])
+def test_a_folder_of_dumps_is_recognised(tmp_path, spark, monkeypatch, large):
+    """A folder of dumps, each recognised; brokers are named by the dump, by the user, or by the file.
+
+    Small dumps come from Spark, and large ones are read in blocks by the tasks.
+    """
+    if large:
+        monkeypatch.setattr(raw_rows, "LARGE_DUMP", 0)
     for name, text in (
         ("emqx.json", EMQX),
-        ("v.txt", VERNEMQ),
         ("kafka.txt", KAFKA),
         ("oslo.1.log", MOSQUITTO),
     ):
         (tmp_path / name).write_text(text)
+    (tmp_path / "v.txt.gz").write_bytes(gzip.compress(VERNEMQ.encode()))
     (tmp_path / "with #1%20.json").write_text(EMQX[:-30])
     ledger = ingest(
         [f"kafka@cluster={tmp_path}/kafka.txt", *map(str, sorted(tmp_path.glob("[evow]*")))],
@@ -165,6 +179,8 @@ def test_a_folder_of_dumps_is_recognised(tmp_path, spark):
         ("v1", "t/1", 1, 1),
     ]
     assert found.quarantined["cut in the middle"] == 1
+    quarantine = require_table(tmp_path / "out", "quarantine")
+    assert f"file:{tmp_path}/with #1%20.json" in quarantine["source"].to_pylist()
     assert found.duplicates == 2
     assert ("e1", "#") in rows_of(tmp_path / "out", "subscriptions", "node", "topic")
 

@@ -9,7 +9,14 @@ import pytest
 
 from broadloom import InputError, StorageError
 from broadloom.formats.mosquitto_db import MAGIC
-from broadloom.pipeline.ingest.raw_sources import RawSource, check_dumps, count_lines, find_files
+from broadloom.pipeline.ingest import ingest
+from broadloom.pipeline.ingest.raw_sources import (
+    LONGEST_LINE,
+    RawSource,
+    check_dumps,
+    count_lines,
+    find_files,
+)
 
 
 @pytest.mark.parametrize(
@@ -168,3 +175,24 @@ def test_further_columns_of_nodes_with_quotes_are_refused(tmp_path, name):
     (tmp_path / "nodes.csv").write_text(f"node,{name}\na,1\n")
     with pytest.raises(InputError, match="Spark cannot read a column named"):
         find_files([RawSource(str(tmp_path))])
+
+
+@pytest.mark.parametrize("excess", [1, LONGEST_LINE])
+@pytest.mark.parametrize("name", ["subscriptions.csv", "subscriptions.jsonl"])
+def test_a_line_without_an_end_is_named_and_does_not_fill_the_memory_of_spark(tmp_path, spark, name, excess):
+    """Spark would keep a line of any length in memory, several times."""
+    endless = b"node,topic\nrome,a\n" + bytes(LONGEST_LINE + excess) + b"\n"
+    (tmp_path / "rome.log").write_text("1700000000: c1 1 t/1\n")  # of dumps, lines cannot be counted
+    rows = endless if name.endswith("csv") else b'{"node": "a", "topic": "t"}\n\n' + endless[18:]
+    (tmp_path / name).write_bytes(rows)
+    with pytest.raises(InputError, match=rf"{name}: line 3 is longer than 16 MiB") as error:
+        ingest([str(tmp_path / name), str(tmp_path / "rome.log")], tmp_path / "out", spark=spark)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_longest_line_is_a_row(tmp_path, spark):
+    row = b"rome," + b"t" * (LONGEST_LINE - 5)
+    (tmp_path / "subscriptions.csv").write_bytes(b"node,topic\nrome,a\n" + row + b"\n")
+    ledger = ingest([str(tmp_path / "subscriptions.csv")], tmp_path / "out", spark=spark)
+    assert ledger.accounts[0].rows == 2

@@ -10,9 +10,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming import DataStreamReader
+from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 
 import broadloom as bl
 from broadloom import BroadloomError, InputError, MissingExtraError, StorageError
@@ -286,3 +290,111 @@ def test_a_store_that_spark_does_not_know_is_an_error_in_one_line(spark, tmp_pat
     with pytest.raises(BroadloomError, match=r"^Spark cannot write s3a:.*s3a\.S3A not found$"):
         maintain_on_spark(start, tmp_path / "in", store, spark=spark, once=True)
     assert {path.name for path in tmp_path.iterdir()} == {"in", "store"}
+
+
+def partitioned_source():
+    """A data source of Spark with Kafka's options and columns; each file of a folder is a partition.
+
+    The limit per batch is divided among the partitions. The class is local, so Spark sends it to its workers.
+    """
+
+    class Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+        def __init__(self, options):
+            self.folder = Path(options["kafka.test.folder"])
+            self.limit = int(options["maxOffsetsPerTrigger"])
+            self.end = None
+
+        def messages(self, name):
+            return (self.folder / name).read_text(encoding="utf-8").splitlines()
+
+        def newest(self):
+            return {part.name: len(self.messages(part.name)) for part in sorted(self.folder.iterdir())}
+
+        def initialOffset(self):  # noqa: N802
+            return dict.fromkeys(self.newest(), 0)
+
+        def getDefaultReadLimit(self):  # noqa: N802
+            return ReadMaxRows(self.limit)
+
+        def prepareForTriggerAvailableNow(self):  # noqa: N802
+            self.end = self.newest()
+
+        def latestOffset(self, start, limit):  # noqa: N802
+            end = self.end or self.newest()
+            share = limit.max_rows // len(end)
+            return {name: min(start[name] + share, last) for name, last in end.items()}
+
+        def partitions(self, start, end):
+            return [InputPartition((name, start[name], end[name])) for name in end if start[name] < end[name]]
+
+        def read(self, partition):
+            name, first, last = partition.value
+            for offset, line in enumerate(self.messages(name)[first:last], start=first):
+                yield line.encode(), int(name), offset
+
+    class Partitions(DataSource):
+        @classmethod
+        def name(cls):
+            return "partitions"
+
+        def schema(self):
+            return "value binary, partition int, offset bigint"
+
+        def streamReader(self, schema):  # noqa: ARG002, N802
+            return Reader(self.options)
+
+    return Partitions
+
+
+def send(folder, rows):
+    """Add each message to the partition of its key, which is the node."""
+    folder.mkdir(exist_ok=True)
+    for part in range(3):
+        with (folder / str(part)).open("a", encoding="utf-8") as lines:
+            for row in rows:
+                if sum(map(ord, row["node"])) ** 2 % 7 % 3 == part:
+                    lines.write(json.dumps(row) + "\n")
+
+
+def topics_of_nodes(plan):
+    """What each node wants; the links depend on the order of events of different nodes."""
+    interest = plan.interest
+    return {
+        name: sorted(interest.topic_ids[topic] for topic in interest.topics_of(node))
+        for node, name in enumerate(interest.node_ids)
+    }
+
+
+def test_several_partitions_with_a_rate_are_applied_in_the_order_of_each_key(spark, tmp_path, monkeypatch):
+    """Spark reads three partitions at different speed, over many batches and after a restart."""
+    spark.dataSource.register(partitioned_source())
+    format_of = DataStreamReader.format
+    monkeypatch.setattr(
+        DataStreamReader, "format", lambda reader, name: format_of(reader, {"kafka": "partitions"}[name])
+    )
+    topic = tmp_path / "topic"
+    go = {
+        "events": "kafka://host:9092/events",
+        "spark": spark,
+        "once": True,
+        "messages_at_a_time": 33,
+        "kafka": {"test.folder": str(topic)},
+    }
+    send(topic, ROWS[:40])
+    sizes = [len((topic / str(part)).read_text().splitlines()) for part in range(3)]
+    assert len(set(sizes)) > 1
+    assert min(sizes) > 0
+    result = maintain_on_spark(start, output=tmp_path / "out", **go)
+    assert (result["applied"], result["quarantined"]) == (40, 0)
+    assert result["batches"] == -(-max(sizes) // 11) > 1, "at most eleven messages of each partition"
+    send(topic, ROWS[40:])
+    result = maintain_on_spark(pytest.fail, output=tmp_path / "out", **go)
+    assert (result["applied"], result["quarantined"]) == (20, 0), "the checkpoint has all offsets"
+    assert sorted(row["seq"] for row in table(tmp_path / "out", "rounds")) == [event.seq for event in EVENTS]
+    live = start()
+    live.apply(EVENTS)
+    newest = max((tmp_path / "out" / "versions").iterdir())
+    assert topics_of_nodes(bl.Plan.load(newest)) == topics_of_nodes(live.plan())
+    assert bl.Plan.load(newest).is_topic_connected()
+    result = maintain_on_spark(start, output=tmp_path / "seq", order="seq", **go)
+    assert result["quarantined"] > 0, "in one order of all events, those of slower partitions are late"

@@ -11,6 +11,9 @@ from typer.testing import CliRunner
 import broadloom as bl
 from broadloom import InputError, StorageError
 from broadloom.cli.app import app
+from broadloom.maintenance import read_events
+from broadloom.pipeline import RunConfig
+from broadloom.pipeline.stream import read_kafka_config
 from broadloom.storage import RemotePath, as_path, committed, copy_remote, is_committed, locations, new_folder
 from broadloom.storage.folders import scratch_folder, share_folder
 from broadloom.storage.tables import read_table, write_table
@@ -121,6 +124,10 @@ def test_a_store_that_does_not_answer_is_a_storage_error(monkeypatch):
     try:
         with pytest.raises(StorageError, match=r"s3a://bucket/x cannot be read: "):
             as_path("s3a://bucket/x").exists()
+        for call in (read_events, RunConfig.load, read_kafka_config):
+            with pytest.raises(StorageError) as caught:
+                call(as_path("s3a://bucket/x.toml"))
+            assert str(caught.value).count("s3a://bucket/x") == 1, "the path is named once"
     finally:
         locations._store.cache_clear()
 
@@ -163,3 +170,25 @@ def test_commands_print_a_uri_as_it_was_given(store, tmp_path):
     assert json.loads(done.output)["output"] == f"{store}/page.html"
     done = runner.invoke(app, ["link", f"{store}/linked", "-o", f"{store}/linked"])
     assert f"the output {store}/linked is also the input" in str(done.exception)
+
+
+def test_events_are_read_from_a_store(store, tmp_path):
+    """A file, and the folder of a run that a manifest commits."""
+    runner = CliRunner()
+    PLAN.save(tmp_path / "plan")
+    events = pa.table({"seq": [1], "kind": ["leave"], "node": [str(PLAN.interest.nodes[0])]})
+    with new_folder(as_path(f"{store}/tables")) as draft:
+        write_table(draft, "events", events)
+    as_path(f"{store}/events.jsonl").write_text(f"{json.dumps(events.to_pylist()[0])}\n")
+    for name in ("tables", "events.jsonl"):
+        words = ["maintain", "--plan", str(tmp_path / "plan"), "--events", f"{store}/{name}", "--json"]
+        done = runner.invoke(app, [*words, "-o", str(tmp_path / f"of-{name}")])
+        assert done.exit_code == 0, done.exception
+        assert json.loads(done.output)["leave"]["rounds"] == 1
+
+
+def test_an_output_that_must_be_local_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["reproduce", "2", "fig1", "--show-only", "-o", "s3a://bucket/out"])
+    assert str(done.exception) == "the output is s3a://bucket/out; give a local folder"
+    assert not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ from broadloom.formats import (
     rabbitmq_bindings,
     vernemq_sessions,
 )
-from broadloom.formats.dump_rows import PAGE, DumpFormat, DumpPage, DumpRow, missing_pages_note
+from broadloom.formats.dump_rows import PAGE, DumpFormat, DumpPage, DumpRow, DumpText, missing_pages_note
 from broadloom.formats.missing_subscriptions import DumpProblem, dump_problem
 
 # The first format whose `looks_like` accepts the beginning of a file is chosen.
@@ -30,6 +30,7 @@ __all__ = [
     "DumpPage",
     "DumpProblem",
     "DumpRow",
+    "DumpText",
     "dump_problem",
     "missing_pages_note",
 ]

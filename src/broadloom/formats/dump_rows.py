@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from broadloom.model import Reason
 
@@ -16,11 +18,9 @@ PAGE = "page"
 _decoder = json.JSONDecoder()
 _SPACE = re.compile(r"[\s,]*")
 _JSON_SPACE = re.compile(r"[ \t\n\r]*")
-# The entries of documents in longer texts (characters) are read one by one.
-LONG_TEXT = 32 * 2**20
-# The most characters after the list of such a document, and an entry that no list has.
-_REST = 2**20
-_MARK = "the entries of this list are read one by one"
+# The longest entry of a JSON list, and the longest line, in characters; longer ones are bad rows.
+LONGEST_ENTRY = 16 * 2**20
+_BLOCK_BYTES = 2**20
 
 
 class DumpRow(NamedTuple):
@@ -41,6 +41,61 @@ class DumpRow(NamedTuple):
     reason: str | None = None
 
 
+class DumpText:
+    """The text of a dump, which is read in blocks, any number of times, from an open file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    @classmethod
+    def of(cls, text: str) -> DumpText:
+        """A text in memory."""
+        return cls(io.BytesIO(text.encode("utf-8", "surrogateescape")))
+
+    def pieces(self) -> Iterator[str]:
+        """The text in pieces, without a byte order mark; bytes that are not UTF-8 are escaped."""
+        decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._file.seek(0)
+        block = self._file.read(_BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf")
+        while block:
+            yield decoder.decode(block)
+            block = self._file.read(_BLOCK_BYTES)
+        yield decoder.decode(b"", final=True)
+
+    def lines(self) -> Iterator[str]:
+        r"""The text between line ends; parts of it if it is longer than `LONGEST_ENTRY`.
+
+        Examples:
+            >>> list(DumpText.of("a\nb").lines()), list(DumpText.of("a\n").lines())
+            (['a', 'b'], ['a', ''])
+        """
+        parts: list[str] = []
+        size = 0
+        for piece in self.pieces():
+            first, *others = piece.split("\n")
+            parts.append(first)
+            size += len(first)
+            if others:
+                yield "".join(parts)
+                yield from others[:-1]
+                parts = others[-1:]
+                size = len(parts[0])
+            elif size > LONGEST_ENTRY:
+                yield "".join(parts)
+                parts = []
+                size = 0
+        yield "".join(parts)
+
+    def contains(self, text: str) -> bool:
+        """Whether the text contains another one."""
+        before = ""
+        for piece in self.pieces():
+            before = before[-len(text) :] + piece
+            if text in before:
+                return True
+        return False
+
+
 @dataclass(frozen=True)
 class DumpFormat:
     """A kind of dump.
@@ -48,23 +103,25 @@ class DumpFormat:
     Attributes:
         name: the name that users give on the command line.
         summary: where such a dump comes from.
-        parse: a function from the text of a dump to its rows, or from its bytes if it is binary.
+        parse: a function from the text of a dump to its rows, or from its file if it is binary. It reads the
+            dump in blocks, and keeps no rows.
         looks_like: a function that tells whether the beginning of a file is of this kind.
         binary: whether the dump is not text.
     """
 
     name: str
     summary: str
-    parse: Callable[[str], Iterator[DumpRow]] | Callable[[bytes], Iterator[DumpRow]]
+    parse: Callable[[DumpText], Iterator[DumpRow]] | Callable[[IO[bytes]], Iterator[DumpRow]]
     looks_like: Callable[[str], bool]
     binary: bool = False
 
-    def rows(self, data: bytes) -> Iterator[DumpRow]:
-        """The rows of a file; a row with bytes that are not UTF-8 becomes a bad row."""
+    def rows(self, data: bytes | IO[bytes]) -> Iterator[DumpRow]:
+        """The rows of a dump, or of an open file; a row with bytes that are not UTF-8 becomes a bad row."""
+        file = io.BytesIO(data) if isinstance(data, bytes) else data
         if self.binary:
-            yield from self.parse(data)  # type: ignore[arg-type]
+            yield from self.parse(file)  # type: ignore[arg-type]
             return
-        for row in self.parse(_decoded(data)):  # type: ignore[arg-type]
+        for row in self.parse(DumpText(file)):  # type: ignore[arg-type]
             yield row if _is_text(row) else DumpRow(_escaped(row.raw), reason=Reason.NOT_UTF8)
 
 
@@ -115,115 +172,251 @@ def missing_pages_note(kind: str, pages: Iterable[DumpPage]) -> str | None:
 
 
 def entries(
-    text: str, key: str, page: Callable[[dict[str, Any], int], DumpPage | None] | None = None
+    text: DumpText, key: str, page: Callable[[dict[str, Any], int], DumpPage | None] | None = None
 ) -> Iterator[dict[str, Any] | DumpRow]:
     """The objects in the list `key` of each document in `text` (or in the list that a document is).
 
     Text that cannot be read becomes a bad row: an entry that is not an object, a document without the list,
     and text from where it stops being JSON up to the next entry or document that can be read. The function
-    `page` gets a document and the length of its list; if it returns a page, the document ends with a row
-    whose reason is PAGE.
+    `page` gets a document without its lists and the length of its list `key`; if it returns a page, the
+    document ends with a row whose reason is PAGE.
 
     Examples:
-        >>> [entry["a"] for entry in entries('{"data": [{"a": 1}]} {"data": [{"a": 2}]}', "data")]
+        >>> text = DumpText.of('{"data": [{"a": 1}]} {"data": [{"a": 2}]}')
+        >>> [entry["a"] for entry in entries(text, "data")]
         [1, 2]
-        >>> list(entries('{"data": [{"a": 1}, {"a"', "data"))[1].reason
+        >>> list(entries(DumpText.of('{"data": [{"a": 1}, {"a"'), "data"))[1].reason
         'cut in the middle'
     """
-    at = 0
-    inside = False  # true inside the list of a document that cannot be parsed as a whole
-    while (at := _skip_space(text, at)) < len(text):
-        long = None if inside or len(text) - at <= LONG_TEXT else _long_list(text, at, key)
-        if long is not None:
-            yield from (_entry(value) for value, _ in _listed(text, long.start))
-            described = page(long.document, long.length) if page and long.document is not None else None
-            if described is not None:
-                yield DumpRow(described.dumps(), reason=PAGE)
-            at = long.end
+    window = _TextWindow(text.pieces())
+    opening = re.compile(rf'\{{\s*"{re.escape(key)}"\s*:\s*\[')
+    inside = False  # true after a place that cannot be read, where entries can follow as well as documents
+    while window.skip(_SPACE):
+        if (not inside and window.peek() in "[{") or (inside and window.is_at(opening)):
+            inside = not (yield from _document(window, key, page))
             continue
+        start = window.position
         try:
-            value, end = _decoder.raw_decode(text, at)
-        except (json.JSONDecodeError, RecursionError):
-            start = None if inside else _list_start(text, at, key)
-            inside = True
-            if start is None:
-                start = _next_object(text, at + 1, key)
-                inside = start < len(text)
-                yield DumpRow(text[at:start], reason=Reason.CUT)
-            at = start
+            value = window.value()
+        except _UnreadableError:
+            yield from _cut(window, opening)
+            inside = not window.is_at_end()
             continue
-        found = value.get(key) if isinstance(value, dict) else value
-        if isinstance(found, list):
-            yield from map(_entry, found)
-            described = page(value, len(found)) if page and isinstance(value, dict) else None
-            if described is not None:
-                yield DumpRow(described.dumps(), reason=PAGE)
+        listed = value.get(key) if isinstance(value, dict) else value
+        if isinstance(listed, list):
+            yield from map(_entry, listed)
+            yield from _page_rows(page, value, len(listed))
             inside = False
-        elif inside:
-            yield _entry(value)
         else:
-            yield DumpRow(text[at:end], reason=Reason.NO_LIST)
-        at = end
+            yield _entry(value) if inside else DumpRow(window.text_from(start), reason=Reason.NO_LIST)
     if inside:
         yield DumpRow("", reason=Reason.CUT)
 
 
-class _LongList(NamedTuple):
-    """A list in a long document: where it starts, its length, the document without it, and its end."""
+def _document(
+    window: _TextWindow, key: str, page: Callable[[dict[str, Any], int], DumpPage | None] | None
+) -> Generator[dict[str, Any] | DumpRow, None, bool]:
+    """The entries of the document at the window, one by one; returns whether it could be read to its end.
 
-    start: int
-    length: int
-    document: dict[str, Any] | None
-    end: int
-
-
-def _long_list(text: str, at: int, key: str) -> _LongList | None:
-    """The list `key` of the document at an index, or the list that it is, if all of it can be read.
-
-    The entries are read one by one and not kept: the objects of a whole document take many times the memory
-    of its text.
+    Otherwise the window is where it cannot be read.
     """
-    start = at + 1 if text[at] == "[" else _list_start(text, at, key)
-    if start is None:
-        return None
-    length = 0
-    end = start
+    start = window.position
     try:
-        for _, after in _listed(text, start):
-            end = after
-            length += 1
-        end = _after_space(text, end)
-        if text[end : end + 1] != "]":
-            return None
-        if text[at] == "[":
-            return _LongList(start, length, None, end + 1)
-        # The same document with another list: if `key` has it, the list is not that of an inner object.
-        short = f'{text[at:start]}"{_MARK}"'
-        document, size = _decoder.raw_decode(short + text[end : end + _REST])
-    except (json.JSONDecodeError, RecursionError):
-        return None
-    if not isinstance(document, dict) or document.get(key) != [_MARK]:
-        return None
-    return _LongList(start, length, document, end + size - len(short))
+        if window.peek() == "[":
+            yield from map(_entry, window.listed())
+            return True
+        length = None
+        document: dict[str, Any] = {}
+        window.take("{")
+        while not (window.peek() == "}" and not document):
+            name = window.value()
+            if not isinstance(name, str):
+                return False
+            window.take(":")
+            document[name] = None
+            if window.peek() != "[":
+                document[name] = window.value()
+            elif name == key:
+                length = 0
+                for value in window.listed():
+                    yield _entry(value)
+                    length += 1
+            else:
+                for _ in window.listed():
+                    pass
+            if window.peek() != ",":
+                break
+            window.take(",")
+        window.take("}")
+    except _UnreadableError:
+        return False
+    if length is None:
+        yield DumpRow(window.text_from(start), reason=Reason.NO_LIST)
+    else:
+        yield from _page_rows(page, document, length)
+    return True
 
 
-def _listed(text: str, at: int) -> Iterator[tuple[Any, int]]:
-    """The values of a JSON list whose first value is at an index, each with the index after it."""
-    at = _after_space(text, at)
-    if text[at : at + 1] == "]":
-        return
-    while True:
-        value, at = _decoder.raw_decode(text, _after_space(text, at))
-        yield value, at
-        at = _after_space(text, at)
-        if text[at : at + 1] != ",":
+def _page_rows(
+    page: Callable[[dict[str, Any], int], DumpPage | None] | None, document: Any, length: int
+) -> Iterator[DumpRow]:
+    """The row of a page, if a document is one."""
+    described = page(document, length) if page and isinstance(document, dict) else None
+    if described is not None:
+        yield DumpRow(described.dumps(), reason=PAGE)
+
+
+def _cut(window: _TextWindow, opening: re.Pattern[str]) -> Iterator[DumpRow]:
+    """Bad rows with the text up to the next entry or document that can be read."""
+    starts = re.compile(rf"(?<=[,\[\n}}])\s*(?=\{{)|(?={opening.pattern})")
+    found = False
+    while not found and not window.is_at_end():
+        text, most = window.beginnings()
+        end = most
+        for candidate in starts.finditer(text, window.at + 1):
+            if candidate.end() >= most:
+                break
+            if window.is_too_deep(candidate.end()):
+                continue
+            if opening.match(text, candidate.end()) or window.is_readable(candidate.end()):
+                end, found = candidate.end(), True
+                break
+        yield DumpRow(window.pass_to(end), reason=Reason.CUT)
+
+
+# A value that the parser finds too deep has more levels than this, and so as many characters.
+FEWEST_LEVELS = 500
+
+
+class _UnreadableError(Exception):
+    """The text at the window is not the expected JSON."""
+
+
+class _TextWindow:
+    """The part of a JSON text that is in memory: at least `LONGEST_ENTRY` characters from the index `at` on.
+
+    Attributes:
+        at: the index of the next character in the text in memory.
+    """
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        self._pieces = iter(pieces)
+        self._text = ""
+        self._before = 0  # the number of characters before the text in memory
+        self._is_whole = False  # whether the text in memory goes to the end
+        self._deep_until = 0  # the position up to which nothing is tried, because it nests too deeply
+        self.at = 0
+
+    @property
+    def position(self) -> int:
+        """The index of the next character in the whole text."""
+        return self._before + self.at
+
+    def _fill(self, wanted: int) -> None:
+        """Read until there are so many characters from `at` on, or all."""
+        if self._is_whole or len(self._text) - self.at >= wanted:
             return
-        at += 1
+        parts = [self._text[self.at :]]
+        self._before += self.at
+        self.at = 0
+        size = len(parts[0])
+        while size < wanted + LONGEST_ENTRY:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._is_whole = True
+                break
+            parts.append(piece)
+            size += len(piece)
+        self._text = "".join(parts)
 
+    def skip(self, pattern: re.Pattern[str]) -> bool:
+        """Skip what a pattern matches, any number of times; return whether more text follows."""
+        while True:
+            self._fill(LONGEST_ENTRY)
+            found = pattern.match(self._text, self.at)
+            self.at = found.end() if found else self.at
+            if self.at < len(self._text) or self._is_whole:
+                return self.at < len(self._text)
 
-def _after_space(text: str, at: int) -> int:
-    found = _JSON_SPACE.match(text, at)
-    return found.end() if found else at
+    def is_at_end(self) -> bool:
+        """Whether no text follows."""
+        self._fill(1)
+        return self.at >= len(self._text)
+
+    def peek(self) -> str:
+        """The next character that is not space; empty at the end."""
+        self.skip(_JSON_SPACE)
+        return self._text[self.at : self.at + 1]
+
+    def is_at(self, pattern: re.Pattern[str]) -> bool:
+        """Whether a pattern matches here."""
+        return pattern.match(self._text, self.at) is not None
+
+    def take(self, sign: str) -> None:
+        """Skip space and a character, which must follow."""
+        if self.peek() != sign:
+            raise _UnreadableError
+        self.at += 1
+
+    def value(self) -> Any:
+        """Read the next JSON value."""
+        self.skip(_JSON_SPACE)
+        try:
+            value, self.at = _decoder.raw_decode(self._text, self.at)
+        except RecursionError as error:
+            self._note_depth(self.at)
+            raise _UnreadableError from error
+        except ValueError as error:
+            raise _UnreadableError from error
+        return value
+
+    def is_readable(self, index: int) -> bool:
+        """Whether there is a JSON value at an index of the text in memory."""
+        try:
+            _decoder.raw_decode(self._text, index)
+        except RecursionError:
+            self._note_depth(index)
+            return False
+        except ValueError:
+            return False
+        return True
+
+    def is_too_deep(self, index: int) -> bool:
+        """Whether an index of the text in memory is known to be within values that nest too deeply."""
+        return self._before + index < self._deep_until
+
+    def _note_depth(self, index: int) -> None:
+        """A value nests too deeply; to try each value in it would take a thousand times as long."""
+        self._deep_until = self._before + index + FEWEST_LEVELS
+
+    def listed(self) -> Iterator[Any]:
+        """Read the values of a JSON list, one by one."""
+        self.take("[")
+        if self.peek() == "]":
+            self.at += 1
+            return
+        while True:
+            yield self.value()
+            if self.peek() == "]":
+                self.at += 1
+                return
+            self.take(",")
+
+    def text_from(self, position: int) -> str:
+        """The text from a position up to here, as far as it is still in memory."""
+        return self._text[max(position - self._before, 0) : self.at]
+
+    def beginnings(self) -> tuple[str, int]:
+        """The text in memory, and the index up to which an entry that begins there is in memory."""
+        self._fill(2 * LONGEST_ENTRY)
+        size = len(self._text)
+        return self._text, size if self._is_whole else max(size - LONGEST_ENTRY, self.at + 1) - 1
+
+    def pass_to(self, index: int) -> str:
+        """Go to an index of the text in memory, and return the text before it."""
+        passed = self._text[self.at : index]
+        self.at = index
+        return passed
 
 
 def string(entry: dict[str, Any], *names: str) -> str | None:
@@ -251,36 +444,6 @@ def raw(entry: dict[str, Any]) -> str:
 def _entry(value: Any) -> dict[str, Any] | DumpRow:
     """The entry itself if it is an object, else a bad row."""
     return value if isinstance(value, dict) else DumpRow(json.dumps(value), reason=Reason.NOT_JSON)
-
-
-def _list_start(text: str, at: int, key: str) -> int | None:
-    """The start of the list in a document that is truncated or broken further on; None if not found."""
-    opening = re.compile(rf'"{re.escape(key)}"\s*:\s*\[').search(text, at)
-    if opening is not None:
-        return opening.end()
-    return at + 1 if text[at] == "[" else None
-
-
-def _next_object(text: str, at: int, key: str) -> int:
-    """The start of the next entry or document that can be read, or else the end of the text."""
-    starts = re.compile(rf'(?<=[,\[\n}}])\s*(?=\{{)|(?=\{{\s*"{re.escape(key)}")')
-    for found in starts.finditer(text, at):
-        try:
-            _decoder.raw_decode(text, found.end())
-        except (json.JSONDecodeError, RecursionError):
-            continue
-        return found.end()
-    return len(text)
-
-
-def _skip_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
-
-
-def _decoded(data: bytes) -> str:
-    """The text of a file without a byte order mark."""
-    return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
 
 
 def _is_text(row: DumpRow) -> bool:

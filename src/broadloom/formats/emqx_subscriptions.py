@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
-from broadloom.formats.dump_rows import DumpFormat, DumpPage, DumpRow, entries, number, raw, string
+from broadloom.formats.dump_rows import DumpFormat, DumpPage, DumpRow, DumpText, entries, number, raw, string
 
 
-def parse(text: str) -> Iterator[DumpRow]:
+def parse(text: DumpText) -> Iterator[DumpRow]:
     """One row per subscription; the broker is the `node` of the cluster that holds it.
 
     Examples:
         >>> page = '{"data": [{"node": "emqx@a", "clientid": "c1", "topic": "t/1"}], "meta": {"page": 1}}'
-        >>> next(parse(page))[1:4]
+        >>> next(parse(DumpText.of(page)))[1:4]
         ('emqx@a', 'c1', 't/1')
     """
     for entry in entries(text, "data", _page):

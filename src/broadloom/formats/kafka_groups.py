@@ -5,19 +5,19 @@ A cluster counts as one broker, and a consumer group as one client.
 
 from collections.abc import Iterator
 
-from broadloom.formats.dump_rows import DumpFormat, DumpRow
+from broadloom.formats.dump_rows import DumpFormat, DumpRow, DumpText
 from broadloom.model import Reason
 
 
-def parse(text: str) -> Iterator[DumpRow]:
+def parse(text: DumpText) -> Iterator[DumpRow]:
     r"""One row per partition that a group reads; several partitions repeat their topic.
 
     Examples:
-        >>> next(parse("GROUP TOPIC PARTITION LAG\nbilling orders 0 12\n"))[2:4]
+        >>> next(parse(DumpText.of("GROUP TOPIC PARTITION LAG\nbilling orders 0 12\n")))[2:4]
         ('billing', 'orders')
     """
     header: list[str] = []
-    for line in text.split("\n"):
+    for line in text.lines():
         cells = line.split()
         if not cells or line.startswith(("Consumer group", "Warning:", "Error:", "Note:")):
             continue

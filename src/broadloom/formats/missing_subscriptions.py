@@ -44,7 +44,7 @@ def dump_problem(form: DumpFormat, file: IO[bytes]) -> DumpProblem | None:
         return _mosquitto(file)
     reasons: list[str] = []
     found = 0
-    for row in form.rows(file.read()):
+    for row in form.rows(file):
         if row.reason is None or row.reason in _SHOWN:
             found += 1
             if form.name != "vernemq":

@@ -10,11 +10,15 @@ Such a subscription counts until the client unsubscribes, starts clean again or 
 link at most, one too few loses messages.
 """
 
+from __future__ import annotations
+
 import re
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from broadloom.formats.dump_rows import DumpFormat, DumpRow
+from broadloom.formats.dump_rows import DumpFormat, DumpRow, DumpText
 from broadloom.model import Reason
 from broadloom.mqtt.topic_filters import OWN_CLIENTS
 
@@ -32,28 +36,37 @@ _MOST_WORDS = 100  # of the client and the filter that a line names; a longer li
 _CONNECT = re.compile(r"New client connected from .* as (.+) \(p(\d+), c([01]), ")
 _START = re.compile(r"mosquitto version \S+ starting")
 _EXPIRED = re.compile(r"Expiring (?:persistent )?client (.+) due to timeout")
+_REASONS = (None, Reason.UNSUBSCRIBED, Reason.ENDED)
 _GONE = re.compile(
     r"(?:Client (.+?)(?: \[[^]]*\])? (?:disconnected|closed its connection|has exceeded timeout)"
     r"|Socket error on client (.+?), disconnecting)"
 )
 
 
-def parse(text: str) -> Iterator[DumpRow]:
+def parse(text: DumpText) -> Iterator[DumpRow]:
     r"""One row per subscribe line; lines about other events are skipped.
 
     Examples:
         >>> log = "1700000000: c1 1 t/1\n1700000001: c1 0 t/2\n"
         >>> log += "1700000002: Received UNSUBSCRIBE from c1\n1700000002: \tt/1\n"
-        >>> [(row.filter, row.reason) for row in parse(log)]
+        >>> [(row.filter, row.reason) for row in parse(DumpText.of(log))]
         [('t/1', 'unsubscribed later'), ('t/2', None)]
     """
-    log = _LogState()
-    *lines, last = text.split("\n")
-    for line in lines:
-        log.read(line.removesuffix("\r"))
+    history = _LogHistory()
+    for line, _ in pairwise(text.lines()):
+        history.read(line.removesuffix("\r"))
+    subscriptions = 0
+    last = next(text.lines())
+    for whole, last in pairwise(text.lines()):  # noqa: B007
+        line = whole.removesuffix("\r")
+        parts = _LINE.match(line)
+        if parts is None:
+            yield DumpRow(line, reason=Reason.FIELDS if line.strip() else Reason.BLANK)
+        elif match := _SUBSCRIBE.fullmatch(parts[2]):
+            yield DumpRow(line, None, match[1], match[3], _REASONS[history.ends[subscriptions]])
+            subscriptions += 1
     if last:  # the broker ends each line, so this one is incomplete
-        log.rows.append(DumpRow(last, reason=Reason.CUT))
-    yield from log.rows
+        yield DumpRow(last, reason=Reason.CUT)
 
 
 def is_subscribe_line(line: str) -> bool:
@@ -74,35 +87,41 @@ def is_connect_line(line: str) -> bool:
 
 
 @dataclass
-class _LogState:
-    """The state of all clients after the lines read so far.
+class _LogHistory:
+    """The subscriptions that existed after the lines read so far, and how all others ended.
+
+    It needs 9 bytes per subscribe line, and the texts of those subscriptions that exist at the same time.
 
     Attributes:
-        rows: one row per subscribe line.
-        active: the indices of the rows of each existing subscription, by client and topic filter.
+        ends: one number per subscribe line, the index in `_REASONS`.
+        before: per subscribe line, an earlier line of the same subscription, if it still existed; else -1.
+        active: the last line of each existing subscription, by client and topic filter.
         clean: clients whose subscriptions end when they disconnect: those with a clean session.
         unsubscribing: the client of the last UNSUBSCRIBE; the indented lines after it are its filters.
     """
 
-    rows: list[DumpRow] = field(default_factory=list)
-    active: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    ends: bytearray = field(default_factory=bytearray)
+    before: array[int] = field(default_factory=lambda: array("q"))
+    active: dict[str, dict[str, int]] = field(default_factory=dict)
     clean: set[str] = field(default_factory=set)
     unsubscribing: str | None = None
 
     def read(self, line: str) -> None:
         parts = _LINE.match(line)
         if parts is None:
-            self.rows.append(DumpRow(line, reason=Reason.FIELDS if line.strip() else Reason.BLANK))
-        elif self.unsubscribing is not None and parts[2].startswith("\t"):
+            return
+        if self.unsubscribing is not None and parts[2].startswith("\t"):
             self._end(self.unsubscribing, parts[2].strip(), Reason.UNSUBSCRIBED)
         else:
-            self._event(line, parts[2])
+            self._event(parts[2])
 
-    def _event(self, line: str, event: str) -> None:
+    def _event(self, event: str) -> None:
         self.unsubscribing = None
         if match := _SUBSCRIBE.fullmatch(event):
-            self.active.setdefault(match[1], {}).setdefault(match[3], []).append(len(self.rows))
-            self.rows.append(DumpRow(line, None, match[1], match[3]))
+            filters = self.active.setdefault(match[1], {})
+            self.before.append(filters.get(match[3], -1))
+            filters[match[3]] = len(self.ends)
+            self.ends.append(0)
         elif match := _UNSUBSCRIBE.fullmatch(event):
             self.unsubscribing = match[1]
         elif match := _CONNECT.match(event):
@@ -111,9 +130,11 @@ class _LogState:
             self._end_all(match[1])
         elif (match := _GONE.match(event)) and (match[1] or match[2]) in self.clean:
             self._end_all(match[1] or match[2])
+            self.clean.discard(match[1] or match[2])
         elif _START.match(event):
             for client in self.clean:
                 self._end_all(client)
+            self.clean.clear()
         else:
             self._unsubscribe(event)
 
@@ -138,8 +159,13 @@ class _LogState:
             self._end(client, topic_filter, Reason.ENDED)
 
     def _end(self, client: str, topic_filter: str, reason: str) -> None:
-        for index in self.active.get(client, {}).pop(topic_filter, ()):
-            self.rows[index] = self.rows[index]._replace(reason=reason)
+        filters = self.active.get(client, {})
+        row = filters.pop(topic_filter, -1)
+        while row >= 0:
+            self.ends[row] = _REASONS.index(reason)
+            row = self.before[row]
+        if not filters:
+            self.active.pop(client, None)
 
 
 FORMAT = DumpFormat(

@@ -3,19 +3,19 @@
 from collections.abc import Iterator
 from typing import Any
 
-from broadloom.formats.dump_rows import DumpFormat, DumpPage, DumpRow, entries, number, raw, string
+from broadloom.formats.dump_rows import DumpFormat, DumpPage, DumpRow, DumpText, entries, number, raw, string
 from broadloom.model import Reason
 
 
-def parse(text: str) -> Iterator[DumpRow]:
+def parse(text: DumpText) -> Iterator[DumpRow]:
     """One row per subscription; the client is the id of an MQTT client, else the connection's name or number.
 
     Examples:
         >>> page = '{"connections": [{"cid": 7, "subscriptions_list": ["a.*", "b.>"]}]}'
-        >>> [row[2:4] for row in parse(page)]
+        >>> [row[2:4] for row in parse(DumpText.of(page))]
         [('7', 'a/+'), ('7', 'b/#')]
     """
-    if '"connections"' not in text:
+    if not text.contains('"connections"'):
         for entry in entries(text, "subscriptions_list", _page):
             yield entry if isinstance(entry, DumpRow) else _row(entry, string(entry, "cid"))
         return

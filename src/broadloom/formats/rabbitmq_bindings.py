@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from broadloom.formats.dump_rows import DumpFormat, DumpRow, entries, raw, string
+from broadloom.formats.dump_rows import DumpFormat, DumpRow, DumpText, entries, raw, string
 from broadloom.model import Reason
 
 _MQTT_QUEUE = re.compile(r"mqtt-subscription-(.*)qos[01]")
@@ -15,13 +15,13 @@ _OWN = ("broadloom.", "federation: broadloom.", "tco.link.")
 _TO_MQTT = str.maketrans("./*", "/.+")
 
 
-def parse(text: str) -> Iterator[DumpRow]:
+def parse(text: DumpText) -> Iterator[DumpRow]:
     """One row per binding; the client is the owner of the MQTT queue, or else the queue itself.
 
     Examples:
         >>> binding = '{"source": "amq.topic", "destination": "mqtt-subscription-c1qos1", '
         >>> binding += '"destination_type": "queue", "routing_key": "t.*.temp"}'
-        >>> next(parse(f'{{"bindings": [{binding}]}}'))[1:4]
+        >>> next(parse(DumpText.of(f'{{"bindings": [{binding}]}}')))[1:4]
         (None, 'c1', 't/+/temp')
     """
     not_by_topic = _NOT_BY_TOPIC | _other_exchanges(text)
@@ -29,9 +29,9 @@ def parse(text: str) -> Iterator[DumpRow]:
         yield entry if isinstance(entry, DumpRow) else _row(entry, not_by_topic)
 
 
-def _other_exchanges(text: str) -> set[str]:
+def _other_exchanges(text: DumpText) -> set[str]:
     """The exchanges whose type in the definitions is not topic."""
-    listed = entries(text, "exchanges") if '"exchanges"' in text else ()
+    listed = entries(text, "exchanges") if text.contains('"exchanges"') else ()
     exchanges = [entry for entry in listed if not isinstance(entry, DumpRow) and "type" in entry]
     return {str(exchange.get("name")) for exchange in exchanges if exchange["type"] != "topic"}
 

@@ -6,22 +6,22 @@ The command shows 100 rows unless it is called with `--limit`.
 import re
 from collections.abc import Iterator
 
-from broadloom.formats.dump_rows import DumpFormat, DumpRow, entries, raw, string
+from broadloom.formats.dump_rows import DumpFormat, DumpRow, DumpText, entries, raw, string
 from broadloom.model import Reason
 
 _COLUMNS = ("node", "client_id", "topic")
 _RULE = re.compile(r"\+[-+]*\+")
 
 
-def parse(text: str) -> Iterator[DumpRow]:
+def parse(text: DumpText) -> Iterator[DumpRow]:
     r"""One row per subscription; the broker is the `node`, if that column was shown.
 
     Examples:
         >>> table = "+---+\n|client_id|topic|\n+---+\n|c1       |t/1  |\n+---+\n"
-        >>> next(parse(table))[2:4]
+        >>> next(parse(DumpText.of(table)))[2:4]
         ('c1', 't/1')
     """
-    if text.lstrip()[:1] in ("{", "["):
+    if _is_json(text):
         for entry in entries(text, "table"):
             if isinstance(entry, DumpRow):
                 yield entry
@@ -29,7 +29,7 @@ def parse(text: str) -> Iterator[DumpRow]:
                 yield DumpRow(raw(entry), *(string(entry, name) for name in _COLUMNS))
         return
     header: list[str] = []
-    for line in text.split("\n"):
+    for line in text.lines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if not line.strip() or _RULE.fullmatch(line.strip()):
             continue
@@ -37,6 +37,11 @@ def parse(text: str) -> Iterator[DumpRow]:
             header = cells
         else:
             yield _row(line, header, cells)
+
+
+def _is_json(text: DumpText) -> bool:
+    first = next((piece.lstrip() for piece in text.pieces() if piece.strip()), "")
+    return first[:1] in ("{", "[")
 
 
 def _row(line: str, header: list[str], cells: list[str]) -> DumpRow:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from broadloom.checks import is_text
-from broadloom.errors import InputError, error_from_os
+from broadloom.errors import InputError, StorageError, error_from_os
 from broadloom.maintenance.changes import (
     JOIN,
     LEAVE,
@@ -82,6 +82,9 @@ class EventRow(NamedTuple):
 def read_events(path: Path) -> list[EventRow]:
     """The events of a file (Parquet, CSV, or JSON lines), or of the table `events` of a folder.
 
+    Args:
+        path: the path, also in a remote store.
+
     Raises:
         InputError: the file does not exist, or is not a file of events.
         StorageError: it cannot be read.
@@ -95,6 +98,8 @@ def read_events(path: Path) -> list[EventRow]:
     files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
     try:
         return [event for file in files for event in events_of(str(file), file.read_bytes())]
+    except StorageError:
+        raise
     except OSError as error:
         kind = type(error_from_os("", error))
         raise kind(

@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from broadloom.errors import InputError
 from broadloom.papers import FIGURES, need_papers
 from broadloom.papers.case_files import case_file, read_case, write_case, write_rows
 from broadloom.papers.drawings import draw
@@ -25,7 +26,7 @@ from broadloom.papers.figures import (
     FigureRows,
 )
 from broadloom.progress import stage
-from broadloom.storage import to_json_value
+from broadloom.storage import as_path, is_remote, to_json_value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,10 +82,13 @@ def reproduce(
         jobs: the number of cases that run at a time, each in a process of its own.
 
     Raises:
+        InputError: the output is not a local path.
         MissingExtraError: matplotlib is not installed.
     """
     need_papers()  # before the first case: the cases can run for hours
-    folder = Path(output).absolute()
+    folder = as_path(output, "the output").absolute()
+    if is_remote(folder):
+        raise InputError(f"the output is {folder}; give a local folder")
     (folder / "cases").mkdir(parents=True, exist_ok=True)
     reduced = {figure: quick if isinstance(quick, bool) else figure.paper in quick for figure in figures}
     wanted = {figure.source: list(figure.cases(small)) for figure, small in reduced.items()}

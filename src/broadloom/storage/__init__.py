@@ -4,8 +4,22 @@ The canonical tables are in `broadloom.storage.tables`, not exported here, becau
 """
 
 from broadloom.folder_locks import BINARY, forget_lock, lock_handle
-from broadloom.storage.documents import read_plan_json, read_toml, to_json_value, unpack, write_file
-from broadloom.storage.folders import lock_folder, new_folder, remove_path, scratch_folder, share_folder
+from broadloom.storage.documents import (
+    MOST_UNPACKED,
+    read_plan_json,
+    read_toml,
+    to_json_value,
+    unpack,
+    write_file,
+)
+from broadloom.storage.folders import (
+    lock_folder,
+    new_folder,
+    private_folder,
+    remove_path,
+    scratch_folder,
+    share_folder,
+)
 from broadloom.storage.locations import (
     MANIFEST,
     RemotePath,
@@ -16,6 +30,7 @@ from broadloom.storage.locations import (
     is_hidden,
     is_remote,
     local_folders,
+    store_settings,
     use_store_settings,
 )
 from broadloom.storage.record_journal import (
@@ -33,6 +48,7 @@ from broadloom.storage.record_journal import (
 __all__ = [
     "BINARY",
     "MANIFEST",
+    "MOST_UNPACKED",
     "JournalDamageError",
     "JournalInUseError",
     "JournalRecord",
@@ -53,12 +69,14 @@ __all__ = [
     "lock_folder",
     "lock_handle",
     "new_folder",
+    "private_folder",
     "read_plan_json",
     "read_toml",
     "remove_path",
     "repair_journal",
     "scratch_folder",
     "share_folder",
+    "store_settings",
     "to_json_value",
     "unpack",
     "use_store_settings",

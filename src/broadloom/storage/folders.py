@@ -38,6 +38,17 @@ def lock_folder(folder: Path) -> int:
         raise error_from_os(f"{folder} cannot be opened", error) from error
 
 
+def private_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner only; others stay as they are.
+
+    Raises:
+        OSError: a folder cannot be made.
+    """
+    for folder in (*reversed(path.parents), path):
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+
 @contextmanager
 def new_folder(
     path: Path, overwrite: bool = False, endings: tuple[str, ...] = _OUR_ENDINGS

@@ -56,6 +56,11 @@ def use_store_settings(settings: Mapping[str, str]) -> None:
         _store.cache_clear()
 
 
+def store_settings() -> dict[str, str]:
+    """The settings in use, as `use_store_settings` takes them in another process."""
+    return {f"spark.hadoop.{name}": value for name, value in _settings.items()}
+
+
 def is_remote(path: object) -> bool:
     """Whether a path or text is a URI of a remote store.
 

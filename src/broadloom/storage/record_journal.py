@@ -401,6 +401,8 @@ def _verified(
     with closing(database.cursor()) as cursor:  # an open cursor would hold the lock of a closed file
         cursor.execute("SELECT position, kind, body, checksum FROM records ORDER BY position")
         for position, kind, text, checksum in cursor:
+            if not isinstance(position, int):  # the text that defines the table is damaged
+                raise _damage(path, f"{position!r} stands where the position of a record should be")
             expected = position if expected is None else expected
             if position != expected:
                 raise _damage(path, f"position {expected} is missing; position {position} follows")

@@ -6,10 +6,13 @@ report a corrupt record only if every column is used.
 
 from __future__ import annotations
 
+import gzip
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from itertools import groupby
+from typing import IO, cast
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -24,13 +27,14 @@ from broadloom.pipeline.ingest.raw_sources import (
     DUMPS,
     FURTHER,
     HIVE_NULL,
+    LONGEST_LINE,
     SPARK_TABLES,
     RawFile,
     columns_of,
     further_columns,
     separator,
 )
-from broadloom.storage import unpack
+from broadloom.storage import as_path, is_remote, store_settings, use_store_settings
 
 RAW = "raw"
 SOURCE = "source"
@@ -52,6 +56,9 @@ _ENTRY = "entry"
 _COLUMN = "in:{}"  # prefix of the columns of a Parquet file, so that they do not clash with ours
 _BYTE_ORDER_MARK = "\ufeff"
 _ROWS_PER_BATCH = 20_000
+# Larger dumps are read in blocks by the task that parses them.
+LARGE_DUMP = 8 * 2**20
+_DUMP_ROW = "raw string, source string, reason string, node string, client string, topic string"
 # Names of types in the reasons for quarantine.
 _TYPE_NAMES = {
     "double": "number",
@@ -95,8 +102,12 @@ def _shape(file: RawFile) -> tuple[str, str, tuple[str, ...], tuple[str, ...], t
 
 
 def _lines(spark: SparkSession, files: list[RawFile]) -> DataFrame:
-    """The lines of text files, without their ends and without a byte order mark."""
-    lines = spark.read.text([str(one.path) for one in files], lineSep="\n")
+    """The lines of text files, without their ends and without a byte order mark.
+
+    Of a line that is too long, Spark gives only a part, and `count_lines` refuses it.
+    """
+    reader = spark.read.option("mapreduce.input.linerecordreader.line.maxlength", LONGEST_LINE + 2)
+    lines = reader.text([str(one.path) for one in files], lineSep="\n")
     value = sf.col("value")
     bare = sf.when(
         value.startswith(_BYTE_ORDER_MARK) | value.endswith("\r"),
@@ -219,20 +230,39 @@ def _frame_rows(table: DataFrame, one: RawFile, source: Column) -> DataFrame:
 
 
 def _dumps(spark: SparkSession, files: list[RawFile]) -> DataFrame:
-    """Dumps of brokers; each file is parsed as a whole by the Python parser of its format."""
+    """Dumps of brokers, parsed by the Python parser of their format.
+
+    Spark reads small dumps as a whole, many in one task. A task opens a large dump itself, and reads it in
+    blocks, so that its size does not matter.
+    """
     known = {str(one.path): (one.reader, one.node) for one in files}
 
     def parse(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for source, data in zip(batch["path"].to_pylist(), batch["content"], strict=True):
-                form, node = known[file_path(source)]
-                yield from _parsed(source, form, node, data.as_py())
+                with io.BytesIO(data.as_py()) as file:
+                    yield from _parsed(source, *known[file_path(source)], file)
 
-    paths = [str(one.path) for one in files]
-    contents = spark.read.format("binaryFile").load(paths).select("path", "content")
-    return contents.mapInArrow(
-        parse, "raw string, source string, reason string, node string, client string, topic string"
-    )
+    large = [str(one.path) for one in files if one.size > LARGE_DUMP]
+    settings = store_settings()
+
+    def stream(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        use_store_settings(settings)
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                path = as_path(large[number])
+                source = str(path) if is_remote(path) else f"file:{path}"
+                with path.open("rb") as file:
+                    yield from _parsed(source, *known[large[number]], file)
+
+    parts = []
+    small = [str(one.path) for one in files if one.size <= LARGE_DUMP]
+    if small:
+        contents = spark.read.format("binaryFile").load(small).select("path", "content")
+        parts.append(contents.mapInArrow(parse, _DUMP_ROW))
+    if large:
+        parts.append(spark.range(0, len(large), 1, len(large)).mapInArrow(stream, _DUMP_ROW))
+    return reduce(DataFrame.unionByName, parts)
 
 
 def file_path(source: str) -> str:
@@ -260,16 +290,16 @@ def _decoded(text: Column) -> Column:
     return sf.url_decode(sf.replace(text, sf.lit("+"), sf.lit("%2B")))
 
 
-def _parsed(source: str, form: str, node: str, data: bytes) -> Iterator[pa.RecordBatch]:
+def _parsed(source: str, form: str, node: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
     """The rows of one dump, in batches."""
-    text = unpack(source, data) if source.endswith(".gz") else data
+    opened = cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if source.endswith(".gz") else file
     columns: tuple[list[str | None], ...] = ([], [], [], [], [], [])
 
     def batch() -> pa.RecordBatch:
         arrays = [pa.array(column, pa.string()) for column in columns]
         return pa.record_batch(arrays, [RAW, SOURCE, REASON, "node", "client", "topic"])
 
-    for row in DUMPS[form].rows(text):
+    for row in DUMPS[form].rows(opened):
         fault = row.reason or (None if row.filter else Reason.missing("topic"))
         values = (row.raw, source, fault, row.node or node, row.client, row.filter)
         for column, value in zip(columns, values, strict=True):

@@ -23,8 +23,8 @@ from broadloom.checks import and_more
 from broadloom.errors import InputError, error_from_os
 from broadloom.formats import FORMATS, dump_problem
 from broadloom.formats.mosquitto_db import FORMAT as MOSQUITTO_DB
-from broadloom.formats.mosquitto_db import read_mosquitto_db
-from broadloom.storage import RemotePath, as_path, committed, is_committed, is_hidden
+from broadloom.formats.mosquitto_db import read_version
+from broadloom.storage import MOST_UNPACKED, RemotePath, as_path, committed, is_committed, is_hidden
 from broadloom.storage.tables import OPTIONAL, REQUIRED
 
 # The tables that ingest only checks and copies; it computes the others from their rows.
@@ -58,13 +58,16 @@ DUMPS = {form.name: form for form in FORMATS}
 KINDS = (*TABLES, MATRIX, *DUMPS)
 
 _HEAD_BYTES = 64 * 1024
+# The longest line of a table, in bytes: Spark keeps a whole line in memory, in several copies.
+LONGEST_LINE = 16 * 1024 * 1024
+# Text compresses five to fifty times. What unpacks to more than this, and is so much smaller, is refused.
+MOST_RATIO = 100
 # JSON lines up to this size are read as a whole to find their columns; of larger files, the beginning.
 _SCANNED_BYTES = 16 * 1024 * 1024
 # Prefixes of sources that Spark reads by itself: a table of its catalog, or the folder of a table format.
 SPARK_TABLES = ("table", "delta", "iceberg")
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _BLOCK_BYTES = 4 * 1024 * 1024
-_LARGEST_DUMP = 2**31 - 1
 _MOST_SHOWN = 3  # sources in an error
 # Dumps up to this size are checked before Spark starts, and logs of any size up to their first subscription.
 _CHECKED_BYTES = 64 * 1024 * 1024
@@ -289,14 +292,49 @@ def count_lines(path: Path) -> int:
     """The number of lines of a text file; a last line without a line end counts.
 
     The file is read in blocks, without a parser. The rows in the ledger must add up to this number.
+
+    Raises:
+        InputError: a line is longer than `LONGEST_LINE`.
     """
-    count = 0
-    last = b"\n"
+    lines = _LineMeter()
     with open_file(path) as file:
         while block := file.read(_BLOCK_BYTES):
-            count += block.count(b"\n")
-            last = block[-1:]
-    return count + (last != b"\n")
+            lines.feed(block)
+            _check_too_long(path, lines.too_long)
+    return lines.count()
+
+
+def _check_too_long(path: Path, line: int | None) -> None:
+    if line is not None:
+        raise InputError(
+            f"{path}: line {line:,} is longer than {LONGEST_LINE >> 20} MiB, so it is not a row; "
+            "remove it, or end its rows with line ends"
+        )
+
+
+class _LineMeter:
+    """Number and length of the lines of a text that comes in blocks.
+
+    Attributes:
+        too_long: the number of the first line longer than `LONGEST_LINE`.
+    """
+
+    def __init__(self) -> None:
+        self.too_long: int | None = None
+        self._ends = 0
+        self._size = 0  # of the last line, so far
+
+    def feed(self, block: bytes) -> None:
+        """Take the next block, which is no longer than a line can be."""
+        ends = block.count(b"\n")
+        if self._size + (block.find(b"\n") if ends else len(block)) > LONGEST_LINE and self.too_long is None:
+            self.too_long = self._ends + 1
+        self._ends += ends
+        self._size = len(block) - block.rfind(b"\n") - 1 if ends else self._size + len(block)
+
+    def count(self) -> int:
+        """The number of lines."""
+        return self._ends + bool(self._size)
 
 
 def open_file(path: Path) -> IO[bytes]:
@@ -408,8 +446,7 @@ def _partitions(folders: Iterable[str]) -> tuple[str, ...]:
 
 def _recognise(path: Path, source: RawSource, partitions: tuple[str, ...] = ()) -> RawFile | None:
     """The table and the reader of a file; None if it is empty."""
-    if path.suffix == ".gz":
-        _check_compressed(path)
+    too_long = _check_compressed(path) if path.suffix == ".gz" else None
     head = _head(path)
     if head is None:
         return None
@@ -425,6 +462,7 @@ def _recognise(path: Path, source: RawSource, partitions: tuple[str, ...] = ()) 
     form = next((form for form in FORMATS if source.kind is None and form.looks_like(head)), None)
     if form is not None:
         return _dump(path, form.name, node)
+    _check_too_long(path, too_long)
     if line.lstrip().startswith("{") or {".jsonl", ".ndjson"} & set(path.suffixes):
         return _canonical(path, source, "jsonl", _keys(path, _SCANNED_BYTES), "", partitions)
     if source.columns and not source.own_names:
@@ -451,12 +489,25 @@ def _without_header(path: Path, source: RawSource, line: str, partitions: tuple[
     return _canonical(path, source, "csv", names, header, partitions)
 
 
-def _check_compressed(path: Path) -> None:
-    """Raise if a compressed file is truncated or damaged; Spark would fail only in the middle of the work."""
+def _check_compressed(path: Path) -> int | None:
+    """Raise if a compressed file is truncated, damaged or a bomb; Spark would fail in the middle of the work.
+
+    Returns:
+        The number of the first line that is too long for a row; None: there is none.
+    """
+    most = max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size)
+    size = 0
+    lines = _LineMeter()
     try:
         with open_file(path) as file:
-            while file.read(_BLOCK_BYTES):
-                pass
+            while block := file.read(_BLOCK_BYTES):
+                lines.feed(block)
+                size += len(block)
+                if size > most:
+                    raise InputError(
+                        f"{path} unpacks to more than {MOST_UNPACKED >> 30} GiB, and to more than "
+                        f"{MOST_RATIO} times its size; if this is right, unpack it yourself"
+                    )
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(
             f"{path} is truncated or damaged ({error}); to use its beginning, run: "
@@ -464,6 +515,7 @@ def _check_compressed(path: Path) -> None:
         ) from error
     except OSError as error:
         raise error_from_os(f"{path} cannot be read", error) from error
+    return lines.too_long
 
 
 def _head(path: Path) -> str | None:
@@ -479,15 +531,12 @@ def _head(path: Path) -> str | None:
 
 
 def _dump(path: Path, kind: str, node: str) -> RawFile:
-    if path.stat().st_size > _LARGEST_DUMP:
-        raise InputError(f"{path} is larger than 2 GiB, and a dump is read as a whole; split it")
     if kind == MOSQUITTO_DB.name:
         with open_file(path) as file:
-            head = file.read(_HEAD_BYTES)
-        try:
-            read_mosquitto_db(head)  # an unknown version is an error before any work
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+            try:
+                read_version(file)  # an unknown version is an error before any work
+            except InputError as error:
+                raise InputError(f"{path}: {error}") from error
     return RawFile(path, "subscriptions", kind, node=node)
 
 
@@ -571,7 +620,9 @@ def _keys(path: Path, limit: int | None = None) -> list[str]:
     keys: dict[str, None] = {}
     size = 0
     with open_file(path) as file:
-        for line in file:
+        while line := file.readline(LONGEST_LINE + 1):
+            if len(line.rstrip(b"\n")) > LONGEST_LINE:
+                count_lines(path)  # names it
             size += len(line)
             if limit is not None and size > limit:
                 break
