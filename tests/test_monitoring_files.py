@@ -30,6 +30,14 @@ def test_each_metric_exists():
     assert {name for name in names if not exists(name)} == set()
 
 
+def test_each_counter_is_0_before_it_counts():
+    """A rule on its increase would miss a rise from a missing counter to 1."""
+    prefixes = {"hop": controller_api._HOP_COUNTS, "agent": controller_api._AGENT_COUNTS}
+    counted = set(re.findall(r"\bbroadloom_(hop|agent)_(\w+)_total", DASHBOARD + PAGE))
+    assert len(counted) > 5
+    assert all(name in prefixes[prefix] for prefix, name in counted)
+
+
 def test_each_panel_has_a_title_and_a_place_of_its_own():
     panels = json.loads(DASHBOARD)["panels"]
     assert all(panel["title"] for panel in panels)

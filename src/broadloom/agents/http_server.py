@@ -1,4 +1,7 @@
-"""HTTP server of the agents' APIs (uvicorn): a bounded number of connections, deadlines, and TLS."""
+"""HTTP server of the agents' APIs (uvicorn): a bounded number of connections, deadlines, and TLS.
+
+The console uses the same bounds.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class ApiServer:
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
             app,
-            http=_guarded_http(connections, drop_idle, dropped),
+            http=guarded_http(connections, drop_idle, dropped),
             interface="asgi3",
             ws="none",
             lifespan="off",
@@ -105,7 +108,9 @@ class _QuietServer(uvicorn.Server):
         yield
 
 
-def _guarded_http(connections: int, drop_idle: bool, dropped: Callable[[], None]) -> type[asyncio.Protocol]:
+def guarded_http(
+    connections: int, drop_idle: bool, dropped: Callable[[], None] = lambda: None
+) -> type[asyncio.Protocol]:
     """HTTP connections that are closed if there are too many of them, or if no request comes in time.
 
     Args:

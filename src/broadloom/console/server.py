@@ -32,6 +32,8 @@ try:
     import uvicorn
     from fastapi import FastAPI, Request, Response
     from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+
+    from broadloom.agents.http_server import LARGEST_HEAD, guarded_http
 except ImportError as error:
     raise missing_extra("fastapi or uvicorn", "serve", "the console needs it") from error
 
@@ -46,6 +48,8 @@ HEADERS = {
 }
 # The largest request, in bytes: names of brokers and topics are short.
 MOST_BYTES = 100_000
+# Connections at a time; a new one then replaces the one that has been without a request for the longest time.
+MOST_CONNECTIONS = 64
 # Plans whose longest paths are remembered.
 MOST_MEASURED = 8
 
@@ -94,7 +98,15 @@ class ConsoleServer:
         self._last_record: tuple[dict[str, Plan], bytes] = ({}, b"")
         self._changes = ThreadPoolExecutor(1, "broadloom-console")  # one change at a time
         self._tasks: set[asyncio.Task[None]] = set()
-        config = uvicorn.Config(self._app(), log_level="warning", access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            self._app(),
+            http=guarded_http(MOST_CONNECTIONS, drop_idle=True),
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            h11_max_incomplete_event_size=LARGEST_HEAD,
+        )
         self.server = uvicorn.Server(config)
 
     @property

@@ -38,7 +38,7 @@ POSITIONS = ("lat", "lon", "latitude", "longitude", "lng", "x", "y", "z")
 
 @dataclass(frozen=True)
 class Effect:
-    """What an operation did.
+    """Effect of an operation.
 
     Attributes:
         operation: the operation as text.

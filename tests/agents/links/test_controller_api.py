@@ -506,6 +506,9 @@ def test_metrics_and_status_are_for_this_machine_or_the_token():
         found = {one.name: one for one in text_string_to_metric_families(body.decode())}
         hop = found["broadloom_hop_messages"].samples[0]
         assert (hop.labels, hop.value) == ({"start": "rome", "end": "os\nlo"}, 5)
+        assert found["broadloom_hop_dead_letters"].samples[0].value == 0, (
+            "not missing: a rise would be missed"
+        )
         assert found["broadloom_problems"].samples[0].value == 1
         assert [one.value for one in found["broadloom_agent_up"].samples] == [1, 0]
         assert (await asyncio.to_thread(plain_request, address, "GET", "/v1/status", {}))[0] == 403
@@ -599,6 +602,20 @@ def test_an_agent_that_cannot_follow_says_why(error, reason, caplog):
     client._repeat(fail)
     assert caplog.messages[-1].startswith("the agent cannot follow the controller: ")
     assert caplog.messages[-1].endswith(reason)
+
+
+def test_both_threads_of_an_agent_say_once_that_the_controller_is_away(caplog, monkeypatch):
+    monkeypatch.setattr(controller_client, "FIRST_PAUSE", 0.0)
+    client = ControllerClient(ListedOrders, "rome", None)
+    failures = iter(range(3))
+
+    def fail():
+        if next(failures, None) is None:
+            client._over.set()
+        raise UnreachableError("the controller does not answer")
+
+    client._repeat(fail)
+    assert caplog.messages == ["the controller does not answer; links stay as they are"]
 
 
 def test_a_taken_port_is_bad_input():

@@ -1,5 +1,6 @@
 """One hop: stamps, its store, its forwarder against a naive far broker, and its routing."""
 
+import asyncio
 import json
 from collections import Counter
 from contextlib import suppress
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broadloom.agents.links import hop_store
+from broadloom.agents.links import hop_store, site_hop
 from broadloom.agents.links.hop_forwarder import (
     MOST_TRIES,
     SMALL_BYTES,
@@ -28,8 +29,10 @@ from broadloom.agents.links.hop_routing import (
 from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
 from broadloom.agents.links.ring_guard import RingGuard
 from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Epoch, HopReport, Route
+from broadloom.agents.links.site_hop import HopContext, SiteHop
 from broadloom.agents.links.stamps import MOST_CACHED, FleetKey, Stamp, Stamps
 from broadloom.errors import InputError
+from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import (
     LAST_ID,
     MAXIMUM_PACKET,
@@ -800,6 +803,26 @@ def test_a_killed_agent_does_not_take_a_copy_for_a_new_message():
     assert again.sent(received("a/b", b"same", 2, identifiers=[2], dup=True)) is None
 
 
+def test_a_copy_that_was_first_seen_as_a_repetition_stays_dropped():
+    """Another client had taken over the session, and the broker sent it the copy first.
+
+    When the connection is lost again, the last message is another one, so that only the store knows the copy.
+    """
+    hop = Hop(("a", "b"), route(4, "ab", filters=("+/b", "a/+")))
+    hop.policy.has_overlaps = True
+    bench = Bench(store=hop.store, policy=hop.policy)
+    bench.connect()
+    for _ in range(3):
+        bench.forwarder.near_opens(bench.near.append, present=True)
+        for number, text in enumerate((b"one", b"one", b"two", b"two"), 1):
+            copy = received("a/b", text, number, identifiers=[2 - number % 2], dup=True)
+            bench.forwarder.arrive(copy)
+            bench.settle()
+        bench.forwarder.near_closes()
+    assert [payload for _, payload in bench.far.delivered] == [b"one", b"two"]
+    assert bench.acknowledged == [1, 2, 3, 4] * 3
+
+
 def test_echoes_of_bridges_made_by_hand_are_dropped_while_a_bridge_is_known():
     tree = route(4, "ab", "bc")
     hop = Hop(("b", "c"), tree)
@@ -1044,3 +1067,35 @@ def test_any_other_json_is_refused_in_one_line(kind, data):
 def test_of_two_controllers_at_most_one_replaces_the_other(one, other):
     assert one.yields_to(one)
     assert not (one != other and one.yields_to(other) and other.yields_to(one))
+
+
+def test_a_hop_whose_files_cannot_be_deleted_ends_when_they_can(tmp_path, monkeypatch):
+    """A disk that is read-only for a while; it was the end of the agent, with a traceback."""
+    said, refusals = [], [PermissionError("read-only")] * 2
+
+    async def scenario():
+        end = Endpoint("127.0.0.1", 1)  # nobody listens there
+        context = HopContext(
+            KEY,
+            tmp_path,
+            lambda text: said.append(("problem", text)),
+            lambda text: said.append(("solved", text)),
+            *(lambda *_: 0 for _ in range(5)),
+            RingGuard("rome", lambda: 0.0),
+        )
+        hop = SiteHop(("rome", "oslo"), end, end, context)
+        delete = hop.store.delete
+
+        def refused():
+            if refusals:
+                raise refusals.pop()
+            delete()
+
+        monkeypatch.setattr(hop.store, "delete", refused)
+        assert await hop.forget(seconds=0) == ["rome", "oslo"]  # whose sessions could not be ended
+
+    monkeypatch.setattr(site_hop, "DELETE_SECONDS", 0)
+    asyncio.run(scenario())
+    text = "files of the ended hop to 'oslo' cannot be deleted, so its sessions stay for now"
+    assert said == [("problem", text), ("problem", text), ("solved", text)]
+    assert list(tmp_path.iterdir()) == []

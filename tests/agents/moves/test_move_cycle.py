@@ -291,6 +291,22 @@ def test_subscriptions_of_unknown_clients_are_refused(tmp_path):
         read_market_problem(tmp_path / "live")
 
 
+def test_a_client_without_messages_is_not_moved(run, tmp_path):
+    """It gains nothing, wherever `market` puts it."""
+    wants = {"sender": "y", "reader": "y", "idle": "z"}
+    residents = [Resident(name, "h", ((topic, 1),), None, 0.0) for name, topic in wants.items()]
+    sites = {"h": Site(capacity=9.0), "f": Site(capacity=9.0)}
+    traffic = [SentTraffic("sender", 1.0, "y", 1)]
+    save_tables(tmp_path / "live", live_tables(residents, traffic, sites))
+    moved = [Resident(one.client, "f", one.filters, None, 0.0) for one in residents]
+    save_tables(tmp_path / "planned", live_tables(moved, traffic, sites))
+    code, out, _ = run("migrate", "plan", tmp_path / "live", tmp_path / "planned", "-o", tmp_path / "moves")
+    assert code == 0
+    assert "2 moves in 1 step," in out
+    (step,) = json.loads((tmp_path / "moves" / "moves.json").read_text())["steps"]
+    assert {move["client"] for move in step} == {"sender", "reader"}
+
+
 def test_the_commands_plan_run_and_summarize_refuse_bad_input_in_one_line(run, tmp_path, monkeypatch):
     residents = [Resident("a", "h", (("x", 1),), None, 0.0)]
     sites = {"h": Site(capacity=9.0), "f": Site(capacity=9.0)}

@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from broadloom.deployment.fleet_file import Fleet, FleetBroker
 from broadloom.errors import InputError
 from broadloom.mqtt.client_session import TASK_FAILED
 from broadloom.mqtt.endpoint import Endpoint
+from broadloom.storage import private_folder
 
 LOG = logging.getLogger("broadloom.live")
 AGENTS = "agents"  # folder of the agents' states
@@ -143,6 +145,8 @@ class WatchedAgent:
 
         Raises as `SiteAgent.start`.
         """
+        with suppress(OSError):  # the agent says why
+            private_folder(self._folder)
         for watcher in broker_watchers(self._fleet, self._broker, self._endpoint, self.agent, self._folder):
             await watcher.start()
             self._watchers.append(watcher)

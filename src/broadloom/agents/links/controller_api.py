@@ -530,7 +530,7 @@ class _StatusCollector(Collector):
                     family.add_metric([broker], float(value))
             yield family
         values = [((broker,), one["counts"]) for broker, one in brokers.items()]
-        yield from _counters("broadloom_agent", ["broker"], values)
+        yield from _counters("broadloom_agent", ["broker"], values, _AGENT_COUNTS)
 
     def _hops(self) -> Iterable[Metric]:
         hops = [
@@ -545,7 +545,7 @@ class _StatusCollector(Collector):
                     family.add_metric(labels, float(hop[name]))
             yield family
         yield from _counters(
-            "broadloom_hop", ["start", "end"], [(labels, hop["counts"]) for labels, hop in hops]
+            "broadloom_hop", ["start", "end"], [(labels, hop["counts"]) for labels, hop in hops], _HOP_COUNTS
         )
 
 
@@ -574,14 +574,22 @@ _HOP_GAUGES = {
 }
 
 
+# Counters that are 0 until an agent counts: Prometheus does not see a rise from "missing" to 1.
+_AGENT_COUNTS = ("sessions_rolled_back",)
+_HOP_COUNTS = ("bytes", "dead_letters", "forged", "messages", "qos0_dropped", "sessions_lost")
+
+
 def _counters(
-    prefix: str, labels: list[str], values: Sequence[tuple[Sequence[str], Mapping[str, int]]]
+    prefix: str,
+    labels: list[str],
+    values: Sequence[tuple[Sequence[str], Mapping[str, int]]],
+    always: Sequence[str],
 ) -> Iterable[Metric]:
-    """One counter per name; the names are those that agents count."""
-    names = sorted({name for _, counts in values for name in counts if name.isidentifier()})
+    """One counter per name; the names are those that agents count, and those of `always`."""
+    names = sorted({name for _, counts in values for name in counts if name.isidentifier()} | set(always))
     for name in names:
         family = CounterMetricFamily(f"{prefix}_{name}", f"{name.replace('_', ' ')} so far", labels=labels)
         for label, counts in values:
-            if name in counts:
-                family.add_metric(label, counts[name])
+            if name in counts or name in always:
+                family.add_metric(label, counts.get(name, 0))
         yield family

@@ -258,6 +258,7 @@ class ControllerClient:
         self._agent = agent
         self._heartbeat = heartbeat
         self._log = RateLimitedLog(LOG, most=2)
+        self._away_log = RateLimitedLog(LOG, most=1)  # both threads find the controller away
         self._reports = connect()
         self._polls = connect()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -306,7 +307,7 @@ class ControllerClient:
                     return
                 self.connected = False
                 kind = "refused" if isinstance(error, ControllerRefusedError) else "away"
-                self._log.warn(kind, "%s; links stay as they are", error)
+                self._away_log.warn(kind, "%s; links stay as they are", error)
                 wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 (spreads agents over time)
                 pause = min(pause * 2, LONGEST_PAUSE)
             except (InputError, StorageError) as error:  # orders that are older, malformed, or not stored

@@ -37,7 +37,7 @@ from broadloom.mqtt.client_session import watched_task
 from broadloom.mqtt.endpoint import PASSWORD_VARIABLE, Address, Endpoint, Login
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT
 from broadloom.plans import Plan
-from broadloom.storage import RecordJournal, lock_folder
+from broadloom.storage import RecordJournal, lock_folder, private_folder
 
 T = TypeVar("T")
 LOG = logging.getLogger("broadloom.live")
@@ -69,7 +69,7 @@ class UnwatchedAgent:
 
 
 class EmbeddedLinks:
-    """Holds the links that moving clients need, from `start` to `stop`.
+    """The links that moving clients need, held in this process from `start` to `stop`.
 
     One thread has a controller of routes and a site agent per broker. A change waits for an absent broker
     only for the patience, then goes on without it.
@@ -292,7 +292,7 @@ def _own_key(path: Path) -> FleetKey:
 
 def _open_folder(folder: Path) -> int:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(folder)
     except OSError as error:
         raise error_from_os(f"{folder} cannot be created", error) from error
     return lock_folder(folder)

@@ -48,7 +48,7 @@ class FleetController:
     """Controller of the routes of a fleet.
 
     Args:
-        journal: its journal; a restart with the same journal goes on where it was.
+        journal: its journal; a restart with the same journal continues where it was.
         now: a clock that never goes back, in seconds.
         patience: the seconds after which a broker that is away is left out (`absent="drop"`), an agent that
             does not open its hops is set aside, and routes of a removed broker are given up.
@@ -56,7 +56,7 @@ class FleetController:
             and its neighbour keeps messages for it ("keep"), or it is left out after the patience ("drop").
         take_over: adopt the routes that agents have from another controller, instead of being refused.
         silence: after how many seconds without a report an agent is away.
-        grace: how long units that are ready wait for others, so that they share a version.
+        grace: how long changes that are ready wait for others, so that they share a version.
 
     Attributes:
         on_orders: called with the brokers that have new orders.

@@ -289,6 +289,7 @@ class RouteForwarder:
         if packet is None:
             self.counts["dropped"] += 1
             if message.dup:  # an earlier process can have sent something under this packet id
+                self._store.record(packet_id, number, digest)  # so that no repetition is decided anew
                 self._release(message, number, digest)
                 return
             self._store.record(packet_id, number, digest, dropped=True)

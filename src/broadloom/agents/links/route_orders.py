@@ -66,7 +66,7 @@ class Route:
         return {broker for hop in self.hops for broker in hop}
 
     def has_same_tree(self, other: Route) -> bool:
-        """Whether another route differs in its versions at most."""
+        """Whether another route has the same tree; its versions can differ."""
         mine = (self.number, self.filters, self.hops, self.fresh)
         return mine == (other.number, other.filters, other.hops, other.fresh)
 
@@ -119,7 +119,7 @@ class Route:
 
 @dataclass(frozen=True)
 class AgentOrders:
-    """What the site agent of one broker should do: a state to reach, not a list of commands.
+    """Orders for the site agent of one broker: a state to reach, not a list of commands.
 
     Attributes:
         epoch: the controller that orders it.

@@ -35,7 +35,7 @@ from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, Ses
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import FAILED, PUBACK, RETAIN_AVAILABLE, Connack, Publish, acknowledgement
 from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX
-from broadloom.storage import lock_folder
+from broadloom.storage import lock_folder, private_folder
 
 LOG = logging.getLogger("broadloom.live")
 PRESENCE = f"{INTERNAL_PREFIX}agent"
@@ -72,7 +72,7 @@ class AgentSettings:
 
 
 class SiteAgent:
-    """Holds the outgoing hops of one broker.
+    """Agent that holds the outgoing hops of one broker.
 
     Args:
         broker: the broker.
@@ -145,6 +145,7 @@ class SiteAgent:
             key,
             folder,
             self.problem,
+            self.solved,
             self._progressed,
             self._set_aside,
             self._taken_over,
@@ -329,7 +330,7 @@ class SiteAgent:
         self.guard.set_bridges(names)
 
     def problem(self, text: str) -> None:
-        """Tell the operator something: one log line, one line in the status."""
+        """Report a problem to the operator: one log line, one line in the status."""
         self.counts["problems"] += 1
         if text not in self._problems:
             LOG.warning("%s", text)
@@ -339,7 +340,7 @@ class SiteAgent:
             self.on_change()
 
     def solved(self, text: str) -> None:
-        """A problem has ended: the status shows it no longer."""
+        """Remove a problem from the status, because it has ended."""
         if self._problems.pop(text, None) is not None:
             LOG.info("solved: %s", text)
             self.on_change()
@@ -594,11 +595,13 @@ class _Control(SessionHandler):
         self._retains = True  # whether the broker keeps retained messages
         self._connection = 0  # the number of the present connection, or of the next one
         self._accepted = 0  # the last one that the broker has accepted
+        self._has_started = False
         self.session: ClientSession
 
     def start(self, endpoint: Endpoint) -> None:
         """Start to connect, under a name that no other agent uses until this one is alone."""
         agent = self._agent
+        self._has_started = True
         self.session = ClientSession(
             agent.broker,
             f"broadloom-agent-{_safe(agent.broker)}-{agent.instance}",
@@ -610,7 +613,9 @@ class _Control(SessionHandler):
         self.session.start()
 
     async def stop(self) -> None:
-        """Say that the agent has stopped, and disconnect."""
+        """Say that the agent has stopped, and disconnect; nothing if its state was refused at the start."""
+        if not self._has_started:
+            return
         if self.session.up.is_set() and self._is_mine():
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -787,7 +792,7 @@ async def _end_task(task: asyncio.Task[None]) -> None:
 
 def _open_folder(folder: Path) -> int:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(folder)
     except OSError as error:
         raise error_from_os(f"{folder} cannot be created", error) from error
     return lock_folder(folder)

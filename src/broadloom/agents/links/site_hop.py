@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("broadloom.live")
 MOST_IDENTIFIER = 268_435_455  # of a subscription
-FORGET_SECONDS, OPEN_SECONDS = 5.0, 2.0
+FORGET_SECONDS, OPEN_SECONDS, DELETE_SECONDS = 5.0, 2.0, 1.0
 RETAINED_SECONDS = 30.0  # without any answer
 BUSY = 100  # messages in flight
 MOST_REFUSED = 1000  # filters that are reported
@@ -55,6 +55,7 @@ class HopContext:
         budget: the bytes in flight.
         folder: the folder of the agent's state; None: nothing is kept.
         problem: called with a sentence that an operator should know.
+        solved: called with the same sentence when that has ended.
         progressed: called when the report of a hop has changed.
         set_aside: keeps a message that a neighbour does not take.
         taken_over: called when another client takes over a session, with its broker and name.
@@ -65,6 +66,7 @@ class HopContext:
     key: FleetKey
     folder: Path | None
     problem: Callable[[str], None]
+    solved: Callable[[str], None]
     progressed: Callable[[], None]
     set_aside: Callable[[str, DeadLetter], None]
     taken_over: Callable[[str, str], None]
@@ -161,15 +163,28 @@ class SiteHop(SessionHandler):
 
         The files go first: if the process is killed meanwhile, what it left is not taken for a hop in use.
         """
-        self.store.delete()
-        if self._filters_path is not None:
-            self._filters_path.unlink(missing_ok=True)
         sessions = (self._near, self._far)
         try:
+            await self._delete_files()
             await asyncio.gather(*(self._forget(session, seconds) for session in sessions))
         finally:
             await self.stop()
         return [session.broker for session in sessions if session.broker not in self._forgotten]
+
+    async def _delete_files(self) -> None:
+        """Delete the files of the hop, however long the disk refuses it."""
+        text = f"files of the ended hop to {self.hop[1]!r} cannot be deleted, so its sessions stay for now"
+        while True:
+            try:
+                self.store.delete()
+                if self._filters_path is not None:
+                    self._filters_path.unlink(missing_ok=True)
+            except OSError:
+                self._context.problem(text)
+                await asyncio.sleep(DELETE_SECONDS)
+            else:
+                self._context.solved(text)
+                return
 
     async def _forget(self, session: ClientSession, seconds: float) -> None:
         """End one session at its broker, unless the broker does not answer in time."""

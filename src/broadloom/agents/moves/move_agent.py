@@ -140,7 +140,7 @@ class SightUnknownError(UnreachableError):
 
 
 class MoveAgent:
-    """Moves clients between brokers, with their consent, so that none loses a message.
+    """Agent that moves clients between brokers, with their consent and without loss.
 
     Args:
         addresses: the brokers' addresses for clients.

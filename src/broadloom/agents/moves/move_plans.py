@@ -270,7 +270,7 @@ class MovePlan:
         >>> import broadloom as bl
         >>> plan = bl.MovePlan(((("meter-1", "rome", "oslo", 2.0, 1.0),),), cost_before=5.0, cost_after=3.0)
         >>> plan.summary()
-        '1 moves in 1 steps, cost 5 -> 3'
+        '1 move in 1 step, cost 5 -> 3'
     """
 
     steps: tuple[tuple[PlannedMove, ...], ...]
@@ -309,7 +309,8 @@ class MovePlan:
         """The plan in one sentence."""
         blocked = f"; {len(self.blocked):,} blocked: {self.advice}" if self.blocked else ""
         return (
-            f"{self.move_count:,} moves in {len(self.steps):,} steps, "
+            f"{self.move_count:,} move{'' if self.move_count == 1 else 's'} "
+            f"in {len(self.steps):,} step{'' if len(self.steps) == 1 else 's'}, "
             f"cost {self.cost_before:.6g} -> {self.cost_after:.6g}{blocked}"
         )
 

@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.topic_filters import QosFilters
-from broadloom.storage import JournalRecord, RecordJournal, create_journal, lock_folder
+from broadloom.storage import JournalRecord, RecordJournal, create_journal, lock_folder, private_folder
 
 log = logging.getLogger("broadloom.agents.moves")
 
@@ -414,7 +414,7 @@ class MoveJournal:
 
     def __init__(self, folder: Path) -> None:
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # clients' filters are private
+            private_folder(folder)  # clients' filters are private
         except (FileExistsError, NotADirectoryError) as error:
             raise InputError(f"the journal cannot be in {folder}: {error.strerror}; give a folder") from error
         except OSError as error:

@@ -255,7 +255,7 @@ class AgentConfig:
         return [path for path in paths if path.suffix != ".db"]
 
     def ordinary_mover(self) -> OrdinaryMover:
-        """What moves ordinary clients.
+        """The relay and the routers that move ordinary clients.
 
         Raises:
             InputError: the configuration has no router, or a file of it cannot be used.

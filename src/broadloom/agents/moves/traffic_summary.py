@@ -314,7 +314,7 @@ def save_tables(folder: Path, tables: Mapping[str, pa.Table], overwrite: bool = 
 
 
 def traffic_matrix(market: MarketProblem) -> NDArray[np.float64]:
-    """The paper's traffic matrix: the rate from each user to each other one, (users, users).
+    """The traffic matrix of paper 5: the rate from each user to each other one, (users, users).
 
     Examples:
         >>> market = MarketProblem([[3], [0]], [[0], [1]], [[1, 2], [2, 1]], [[0, 1], [1, 0]], capacity=9)
