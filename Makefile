@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup kernels demo test coverage fuzz guard test-optimized test-pythons test-rabbitmq test-nats test-kills test-faults test-everywhere lint docs check-site cli-reference report-ui lock audit release clean
+.PHONY: help setup kernels demo test coverage fuzz guard test-optimized test-pythons test-rabbitmq test-nats test-kills test-faults test-everywhere lint docs check-site cli-reference report-ui check-report-ui lock audit release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -114,6 +114,10 @@ cli-reference: setup ## write the pages of the command line from its help
 
 report-ui: ## build the script of the report page into the package, with Node.js
 	cd report-ui && npm ci --no-audit --no-fund && npm run --silent check && npm run --silent build
+
+check-report-ui: ## build the script of the report page twice, and compare it with the one in the package, with Node.js
+	@command -v npm >/dev/null || tools/system-packages nodejs npm
+	tools/check-report-ui
 
 lock: ## update requirements/*.txt with uv (to the newest versions: make lock UPGRADE=--upgrade)
 	$(LOCK) requirements/build.in -o requirements/build.txt

@@ -1,4 +1,4 @@
-"""Benchmark of attacks on a running fleet: what other clients get, and what agents and controller need."""
+"""Benchmark of attacks: on a running fleet, what other clients get; by names and files, what happens."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from deploy import version
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "attacks"))
 
+from input_attacks import ATTACKS as INPUT_ATTACKS
+from input_attacks import MEMORY_MB, attacked
 from live_attacks import ATTACKS, LIMITS, AttackLab
 
 SCALE = 10  # of the tests' short form
@@ -53,5 +55,17 @@ def live(quick: bool) -> Section:
     return section
 
 
+def inputs(quick: bool) -> Section:
+    """Each attack by names and files, and by a local user, without a running fleet."""
+    section = Section("Attempts by names and files, and by a local user")
+    with tempfile.TemporaryDirectory(prefix="broadloom-attacks-") as folder:
+        for number, attack in enumerate(INPUT_ATTACKS):
+            section.rows.append(attacked(attack, Path(folder, str(number)), quick))
+            print(section.rows[-1], flush=True)
+    section.claim("attempts with a wrong outcome", sum(row["wrong"] for row in section.rows), at_most=0)
+    section.claim("memory MB", max(row["memory MB"] for row in section.rows), at_most=MEMORY_MB)
+    return section
+
+
 if __name__ == "__main__":
-    run("attacks", {"live": live})
+    run("attacks", {"live": live, "inputs": inputs})

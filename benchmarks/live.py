@@ -29,9 +29,9 @@ from deploy import version
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "faults"))
 
-from file_damage import FILES, flips
 from live_faults import FAULTS, Fault
 
+from file_damage import FILES, flips
 from live_lab import Churn, LiveLab, LiveLoad, until
 
 GROUPS, ITEMS = 3, 4

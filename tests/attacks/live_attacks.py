@@ -342,7 +342,7 @@ async def resets(lab: LiveLab, scale: int) -> int:
     return times
 
 
-# Somebody who reaches the controller.
+# A local user, or somebody who reaches the controller.
 
 
 async def request(lab: LiveLab, data: bytes, seconds: float = 10.0) -> bytes:
@@ -389,6 +389,43 @@ async def slow_connections(lab: LiveLab, scale: int) -> int:
     return len(held)
 
 
+async def files_read(lab: LiveLab, scale: int) -> int:
+    """Every file of the state of controller and agents, read by another user."""
+    del scale
+    state = lab.folder / "state"
+    tried = [state, *state.rglob("*"), lab.folder / "key"]
+    for path in tried:
+        parents = [one for one in path.parents if one.is_relative_to(state)]
+        hidden = [one for one in (path, *parents) if one.is_dir() and not one.stat().st_mode & 0o077]
+        assert hidden or not path.stat().st_mode & 0o077, f"others can read {path.relative_to(lab.folder)}"
+    assert len(tried) > 2 * len(lab.agents)
+    await asyncio.sleep(0.5)  # the other clients publish
+    return len(tried)
+
+
+async def files_changed(lab: LiveLab, scale: int) -> int:
+    """A bit of an agent's orders, which is flipped while the agent is down; then they are restored."""
+    rng = random.Random(8)
+    for number in range(scale):
+        name = lab.names[number % 3]  # not bonn, where messages in flight can double
+        agent = lab.agents[name]
+        agent.end(signal.SIGTERM)
+        path = lab.folder / "state" / "agents" / name / "orders.json"
+        whole = path.read_bytes()
+        changed = bytearray(whole)
+        changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed)
+        logged = agent.log.stat().st_size
+        agent.start()
+        await until(lambda agent=agent: not agent.is_running(), "the agent refuses its orders")
+        said = agent.log.read_bytes()[logged:]
+        assert b"is damaged" in said, said
+        path.write_bytes(whole)
+        agent.start()
+        await lab.settled(watched=True)
+    return scale
+
+
 class Attack(NamedTuple):
     """An attack.
 
@@ -405,8 +442,10 @@ class Attack(NamedTuple):
     limits: Mapping[str, float] = {}
 
 
-LOGIN, RIGHTS = "a client with a login", "a client with wide rights"
-BROKER, NETWORK = "a hostile broker", "somebody who reaches the controller"
+# As the threat model names them.
+LOGIN, RIGHTS = "a client with a login at one broker", "a client with wide rights"
+BROKER, NAMES = "a hostile broker, or somebody on the network", "somebody who chooses names"
+LOCAL = "a local user"
 ATTACKS = [
     Attack(LOGIN, "flood at QoS 0", flood_of_qos_0),
     Attack(LOGIN, "flood at QoS 1", flood_of_qos_1),
@@ -414,16 +453,18 @@ ATTACKS = [
     Attack(LOGIN, "retained and QoS 2, to brokers without them", retained_and_qos_2),
     Attack(LOGIN, "stamps made up or copied", forged_stamps),
     Attack(LOGIN, "many subscriptions", many_subscriptions),
-    Attack(LOGIN, "hostile names of clients and filters", odd_names),
+    Attack(NAMES, "hostile names of clients and filters", odd_names),
     Attack(LOGIN, "reserved topics", reserved_topics),
     Attack(RIGHTS, "control messages forged or repeated", forged_control_messages),
     Attack(RIGHTS, "presence copied from another agent", copied_presence),
-    Attack(RIGHTS, "sessions of agents taken over", stolen_sessions, {"doubled": 100}),
+    Attack(RIGHTS, "sessions of agents taken over", stolen_sessions),
     Attack(BROKER, "malformed packets", malformed_packets),
     Attack(BROKER, "no answers", silence),
     Attack(BROKER, "connections that end within a packet", resets),
-    Attack(NETWORK, "requests unsigned, deep or too large", unsigned_requests),
-    Attack(NETWORK, "slow and many connections", slow_connections),
+    Attack(LOCAL, "requests to the controller, unsigned, deep or too large", unsigned_requests),
+    Attack(LOCAL, "slow and many connections to the controller", slow_connections),
+    Attack(LOCAL, "files of agents and controller read", files_read),
+    Attack(LOCAL, "files of agents changed while they are down", files_changed),
 ]
 
 

@@ -11,21 +11,11 @@ import re
 import shlex
 import subprocess
 from functools import partial
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from injection_attempts import (
-    FIELDS,
-    HARMLESS,
-    HOSTILE,
-    PATHS,
-    accepted,
-    attempts,
-    exported,
-    exported_or_refused,
-)
 
 from broadloom import Fleet, InputError, Interest
 from broadloom.deployment import (
@@ -43,71 +33,20 @@ from broadloom.deployment import (
 from broadloom.deployment.link_access import password_reference
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.deployment.targets import haproxy_router, nats_leafnodes
-from emqx_checks import check_calls, sql_tokens
+from emqx_checks import check_calls
 from fleet_lab import LabBroker
+from injection_attempts import (
+    FIELDS,
+    HARMLESS,
+    HOSTILE,
+    PARTS,
+    PATHS,
+    accepted,
+    attempts,
+    exported,
+    exported_or_refused,
+)
 from nats_sites import ACCOUNTS
-
-# The structure of a file, and the values in it.
-
-
-def mosquitto_parts(text):
-    """The options, as mosquitto reads them: a line is an option and the rest of the line."""
-    shape, values = [], []
-    for line in re.split("\n", text):
-        if line and not line.startswith("#"):
-            option, _, value = line.partition(" ")
-            words = value.split(" ") if option == "topic" else [value]
-            shape.append((option, len(words), words[1:]))
-            values += [words[0].strip()]
-    return shape, values
-
-
-def nats_parts(text):
-    """The tokens of NATS's configuration: kinds of tokens, and the strings."""
-    shape, values = [], []
-    for token in re.finditer(r'"((?:[^"\\\n]|\\.)*)"|#[^\n]*|\$?\w+|[{}\[\]:,]|\s+|(.)', text):
-        assert token[2] is None, f"{token[2]!r} in {text}"
-        if token[1] is not None:
-            shape.append("string")
-            values.append(re.sub(r"\\(.)", r"\1", token[1]))
-        elif not token[0].isspace() and not token[0].startswith("#"):
-            shape.append("variable" if token[0].startswith("$") else token[0])
-    urls = [urlsplit(value) for value in values if "://" in value]
-    values += [unquote(part or "") for url in urls for part in (url.username, url.password)]
-    return [*shape, *(url.scheme for url in urls)], values
-
-
-def json_parts(text):
-    """The calls: methods, fields and fixed texts, and the values."""
-    values = []
-
-    def shape(value, key=""):
-        if isinstance(value, dict):
-            return {name: shape(one, name) for name, one in value.items()}
-        if isinstance(value, list):
-            return [shape(one, key) for one in value]
-        if key == "uri":
-            uri = urlsplit(value)
-            query = parse_qs(uri.query, strict_parsing=uri.scheme == "amqps")
-            values.extend([uri.hostname, unquote(uri.username or ""), unquote(uri.password or "")])
-            values.extend(
-                one for name in ("cacertfile", "certfile", "keyfile") for one in query.get(name, ())
-            )
-            assert uri.scheme == "amqp" or query["verify"] == ["verify_peer"]
-            return uri.scheme, uri.port, uri.path, uri.fragment, sorted(query)
-        if key == "sql":
-            tokens = sql_tokens(value)
-            values.extend(one[1:-1] for one in tokens if one.startswith('"'))
-            return [one for one in tokens if one[0] not in "\"'"]
-        if isinstance(value, str):
-            values.append(value)
-            return value.count("/") if key == "path" else "text"
-        return value
-
-    return shape(json.loads(text)), values
-
-
-PARTS = {"mosquitto": mosquitto_parts, "nats": nats_parts, "rabbitmq": json_parts, "emqx": json_parts}
 
 
 def parts_of(target, deployment):

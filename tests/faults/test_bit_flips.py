@@ -6,13 +6,13 @@ The journals of the controller, of changes, of moves and of `maintain` have the 
 import random
 
 import pytest
-from file_damage import FILES, flips
 
 from broadloom.agents.links.agent_files import OrdersFile, read_checked, write_checked
 from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
 from broadloom.agents.links.route_orders import AgentOrders, Epoch, Route
 from broadloom.errors import InputError
 from damage import with_flipped_bits
+from file_damage import FILES, flips
 
 
 def orders(version):

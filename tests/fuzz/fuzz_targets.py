@@ -6,6 +6,7 @@ for long, guided by coverage; `make test` runs them on the corpus: the inputs th
 
 import asyncio
 import contextlib
+import io
 import json
 import tempfile
 from collections.abc import Callable
@@ -32,7 +33,7 @@ from broadloom.agents.links.live_status import fleet_status
 from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Epoch, Route
 from broadloom.agents.links.stamps import FleetKey, Stamps
 from broadloom.errors import BroadloomError, InputError
-from broadloom.formats import mosquitto_db
+from broadloom.formats import DumpText, mosquitto_db
 from broadloom.maintenance.event_feed import events_of, fault_of
 from broadloom.mqtt import packets, topic_filters
 from broadloom.mqtt.client_session import ClientSession, SessionHandler
@@ -123,12 +124,12 @@ def filters(data: bytes) -> None:
 def dumps(data: bytes) -> None:
     """Dumps and logs of brokers: rows with reasons, or one error."""
     with contextlib.suppress(BroadloomError):
-        for _ in mosquitto_db.parse(data, now=1e9):
+        for _ in mosquitto_db.parse(io.BytesIO(data), now=1e9):
             pass
     text = data.decode(errors="replace")
     for form in TEXTS:
         with contextlib.suppress(BroadloomError):
-            for _ in form.parse(text):
+            for _ in form.parse(DumpText.of(text)):
                 pass
 
 
@@ -173,7 +174,7 @@ def api_bodies(data: bytes) -> None:
                 raise AssertionError("a report changes when it is written")
     with contextlib.suppress(InputError):
         orders_of(value, None)
-    if isinstance(value, str):
+    if isinstance(value, str) and max(value, default="") < "\u0100":  # what a header can hold
         ProtocolCodes(FleetKey("k" * 64)).request("GET", value, value, 1, value)
 
 

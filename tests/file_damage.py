@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +83,14 @@ FILES: dict[str, Callable[[Path], tuple[Path, Read]]] = {
 }
 
 
-def flips(make: Callable[[Path], tuple[Path, Read]], folder: Path) -> dict[str, int]:
-    """Flip one bit at each position of a file, read it, and count: refused, harmless, wrong."""
+def flips(make: Callable[[Path], tuple[Path, Read]], folder: Path, step: int = 1) -> dict[str, int]:
+    """Flip one bit at every `step`-th position of a file, read it, and count: refused, harmless, wrong."""
     folder.mkdir(parents=True)
     path, read = make(folder)
     whole = path.read_bytes()
     expected = read()
     counts = {"flipped bits": 0, "refused": 0, "harmless": 0, "wrong": 0}
-    for data in with_flipped_bits(whole):
+    for data in islice(with_flipped_bits(whole), 0, None, step):
         path.write_bytes(data)
         counts["flipped bits"] += 1
         try:
