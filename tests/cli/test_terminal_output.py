@@ -8,31 +8,11 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 import broadloom as bl
-from broadloom.checks import has_control_characters, visible_text
+from broadloom.checks import visible_text
 from broadloom.cli.common import say, show
 from broadloom.cli.deploy_texts import comparison_table
 from broadloom.deployment.rehearsal.rehearsals import ALTERNATIVES, OURS
-
-SEQUENCES = (
-    "\x1b[2J",  # CSI: clears the screen
-    "\x1b[31m",  # a colour
-    "\x1b]0;title\x07",  # OSC: sets the title
-    "\x1b]52;c;cm0gLXJm\x1b\\",  # OSC 52: sets the clipboard
-    "\x1b]8;;http://evil\x1b\\x\x1b]8;;\x1b\\",  # OSC 8: a link
-    "\x1bP1$r\x1b\\",  # DCS
-    "\x9b31m",  # CSI in one byte
-    "\x9d0;title\x9c",  # OSC in one byte
-    "\x08\x08\x08",
-    "\rbroadloom: done",
-    "\x07",
-    "\x7f",
-    "\u202egpj.exe",
-    "\u2066x\u2069",
-)
-
-
-def is_harmless(text):
-    return not has_control_characters(text.replace("\n", "").replace("\t", ""))
+from hostile_texts import SEQUENCES, is_harmless
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES)

@@ -239,7 +239,7 @@ def test_a_temporary_folder_that_a_command_could_misread_is_refused_before_the_f
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "11 of its 11 lines are missing, 0 others are there"),
+        ("# nothing\n", "11 of its 11 lines are missing, 0 others are there"),
         (THREE.texts()["a"], "0 of its 11 lines are missing, 11 others are there"),
         (ONE.texts()["a"] + "\nallow_anonymous true\n", "0 of its 11 lines are missing, 1 others are there"),
         (ONE.texts()["a"] + "\n# a comment\nremote_password other\n", None),
@@ -247,14 +247,19 @@ def test_a_temporary_folder_that_a_command_could_misread_is_refused_before_the_f
 )
 def test_a_file_that_is_not_that_of_the_old_plan_is_refused(text, message, tmp_path):
     links = tmp_path / "broadloom.conf"
-    if text:
-        links.write_text(text)
+    links.write_text(text)
     change = DeploymentChange(ONE, THREE)
     if message is None:
         checked(change, path=str(links), **STOP)
     else:
         with pytest.raises(InputError, match=f"broker 'a' is not the file of the old plan: {message}"):
             checked(change, path=str(links), **STOP)
+
+
+def test_a_missing_file_of_the_old_plan_is_named_as_missing(tmp_path):
+    """It was installed by hand, under another name."""
+    with pytest.raises(InputError, match=r"broadloom.conf of broker 'a' does not exist, and the old"):
+        checked(DeploymentChange(ONE, THREE), path=str(tmp_path / "broadloom.conf"), **STOP)
 
 
 @pytest.mark.parametrize(
@@ -496,7 +501,7 @@ def dry_run(old, new, folder, **options):
 def test_a_dry_run_refuses_what_the_run_would_and_shows_commands_and_paths(tmp_path):
     with pytest.raises(InputError, match="nothing to roll back"):
         dry_run(ONE, THREE, tmp_path, back=True)
-    with pytest.raises(InputError, match="is not the file of the old plan"):
+    with pytest.raises(InputError, match="does not exist, and the old plan has"):
         dry_run(ONE, THREE, tmp_path)
     (tmp_path / "a.conf").write_text(ONE.texts()["a"])
     record = dry_run(ONE, THREE, tmp_path)

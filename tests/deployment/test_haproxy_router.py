@@ -76,6 +76,10 @@ def test_haproxy_accepts_the_exported_configuration(run, tmp_path):
     )
     (tmp_path / "clients.map").write_text(map_text({"c 1": served_by("eu/1")}))
     export = ("deploy", "export", "--to", "haproxy", "--fleet", tmp_path / "fleet.toml", "-o", out)
+    code, text, err = run(*export)
+    assert code == 0, err
+    assert "3 files for haproxy, and deployment.json -> " in text
+    assert len(list(out.iterdir())) == 4
     for options, plain in (((), False), (("--no-tls",), True)):
         code, text, err = run(*export, "--certificates", tmp_path, "--force", "--json", *options)
         assert code == 0, err

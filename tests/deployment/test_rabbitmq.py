@@ -4,7 +4,6 @@ import json
 import random
 
 import pytest
-from injection_attempts import accepted
 
 import broadloom as bl
 from broadloom.deployment import (
@@ -31,6 +30,7 @@ from broadloom.deployment.rehearsal.rabbitmq_lab import RabbitLab
 from broadloom.deployment.rehearsal.rehearsals import change_under_load
 from broadloom.deployment.targets import rabbitmq_federation
 from certificates import authority
+from injection_attempts import accepted
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.needs("rabbitmq-server")]
 

@@ -171,6 +171,9 @@ def test_each_source_says_what_it_is(discovered):
     notes = "\n".join(by_name["rome"]["notes"])
     assert "mosquitto.db was written" in notes
     assert "lacks clients with a clean session and shared subscriptions" in notes
+    notes = "\n".join(by_name["bonn"]["notes"])
+    assert "mosquitto.db was written" in notes
+    assert "lacks clients" not in notes  # its log is a source too
     assert all(0 < broker["rtt_ms"] < 10_000 for broker in by_name.values())
 
 

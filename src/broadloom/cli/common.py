@@ -32,7 +32,7 @@ Json = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same output.")]
+Seed = Annotated[int, typer.Option(help="The seed of random choices: the same seed gives the same output.")]
 
 
 def say(text: str, error: bool = False) -> None:

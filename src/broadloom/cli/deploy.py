@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
 ROUTER = "haproxy"  # a target of `export` that is not a broker
 app = typer.Typer(
-    help="Write native configuration of brokers, rehearse it on this machine, and order changes.",
+    help="Write native configuration of brokers, rehearse it on this machine, and change running brokers.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -86,7 +86,7 @@ def export_plan(
     ] = False,
     remove: Annotated[
         bool,
-        typer.Option("--remove", help="Write what removes the links of the plan."),
+        typer.Option("--remove", help="Write the files and calls that remove the links of the plan."),
     ] = False,
     accounts: Accounts = False,
     qos: Qos = 1,
@@ -180,7 +180,7 @@ def _export_routers(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    from broadloom.deployment.exports import save_export
+    from broadloom.deployment.exports import RECORD, save_export
     from broadloom.deployment.targets.haproxy_router import (
         CERTIFICATE,
         FOLDER,
@@ -203,7 +203,12 @@ def _export_routers(
     notes = [] if tls else ["clients connect in plain text: their passwords and messages can be read"]
     record = {"output": str(output), "target": ROUTER, "brokers": len(loaded.brokers)}
     record |= {"files": sorted(written), "notes": notes}
-    show(record, "\n".join([f"{len(written):,} files for {ROUTER} -> {output}", *notes]), as_json, quiet)
+    show(
+        record,
+        "\n".join([f"{len(written):,} files for {ROUTER}, and {RECORD} -> {output}", *notes]),
+        as_json,
+        quiet,
+    )
 
 
 def _secret_notes(settings: Settings, output: Path, with_secrets: bool) -> list[str]:
@@ -431,7 +436,7 @@ def apply_plan(
     """Roll a change out: stop, configure and start the brokers of a fleet, one after the other.
 
     The commands are those of the fleet file (hooks). Each step is recorded: run the same command again after
-    an interruption, and it goes on from there.
+    an interruption, and it continues from there.
 
     Example: broadloom deploy apply plan new-plan --fleet fleet.toml
     """

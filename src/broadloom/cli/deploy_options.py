@@ -38,7 +38,7 @@ Messages = Annotated[
 PublisherMode = Annotated[
     str | None,
     typer.Option(
-        help="anywhere: any broker can publish any topic; observed: only where it was seen; "
+        help="anywhere: any broker can publish any topic; observed: only where messages were seen; "
         "by default as the plan says."
     ),
 ]

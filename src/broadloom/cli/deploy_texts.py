@@ -78,7 +78,8 @@ def apply_text(record: Record) -> str:
     now = "" if record["taken"] == record["steps"] else f", {record['taken']:,} of them now"
     lines = [f"{what} in {record['steps']:,} steps{now}", _restart_text(record)]
     if record["returned"]:
-        lines.append(f"published where they had not arrived: {record['returned']:,} messages")
+        count = record["returned"]
+        lines.append(f"published where they had not arrived: {count:,} message{'' if count == 1 else 's'}")
     return "\n".join(lines)
 
 

@@ -34,7 +34,7 @@ def discover(
     latency: Annotated[
         str,
         typer.Option(
-            help="Latencies: a CSV file (src, dst, rtt_ms), positions, measured (by way of this machine), "
+            help="Latencies: a CSV file (src, dst, rtt_ms), positions, measured (through this machine), "
             "none, or auto (positions if each broker has one, else none)."
         ),
     ] = "auto",

@@ -19,7 +19,7 @@ def doctor(
         bool,
         typer.Option(
             "--deliver",
-            help="Also send one real message per filter, which clients of `#` see, to try rights.",
+            help="Also try the right to read: send one real message per filter. Clients of `#` see it.",
         ),
     ] = False,
     all_lines: Annotated[
@@ -28,7 +28,7 @@ def doctor(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Connect to every broker, and say what was found and what to change; exit with 1 if something must.
+    """Check the brokers of a fleet, and say what to change; exit with 1 if something must change.
 
     Example: broadloom doctor fleet.toml
     """

@@ -35,7 +35,9 @@ def generate(
         typer.Option(help="Link weights: planar, sites, regions, none, or a latency matrix (.npz, .csv)."),
     ] = "regions",
     mean: Annotated[float | None, typer.Option(help="Scale planar or matrix weights to this mean.")] = None,
-    site_size: Annotated[int | None, typer.Option(help="Brokers per site, for sites (100).")] = None,
+    site_size: Annotated[
+        int | None, typer.Option(help="Brokers per site, for sites; by default 100.")
+    ] = None,
     missing: Annotated[
         str | None, typer.Option(help="Missing pairs of a matrix: refuse, or path (fill by shortest paths).")
     ] = None,

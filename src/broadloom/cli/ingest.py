@@ -19,7 +19,7 @@ def ingest(
     wildcards: Annotated[
         str,
         typer.Option(
-            help="group: keep topic filters, those that overlap count as one topic; "
+            help="group: keep topic filters, of which those that overlap count as one topic; "
             "match: replace them by the known topics."
         ),
     ] = "group",

@@ -39,7 +39,8 @@ def verify(
 ) -> int:
     """Check a plan: connected topics, or the limits of an assignment or market; exit with 1 if it is wrong.
 
-    With --master, --remote or --conf, Spark checks the topics one by one, for plans beyond one machine.
+    With --master, --remote or --conf, Spark checks the topics one by one, for plans that are too large for
+    one machine.
 
     Example: broadloom verify plan
     """

@@ -58,12 +58,17 @@ def link(
         str | None, typer.Option(help="Missing latencies: refuse, or path (fill by shortest paths).")
     ] = None,
     floor: Annotated[float | None, typer.Option(help="Raise smaller latencies to this value.")] = None,
-    inner: Annotated[float | None, typer.Option(help="The weight inside a site, for sites (1).")] = None,
-    outer: Annotated[float | None, typer.Option(help="The weight between sites, for sites (10).")] = None,
+    inner: Annotated[
+        float | None, typer.Option(help="The weight inside a site, for sites; by default 1.")
+    ] = None,
+    outer: Annotated[
+        float | None, typer.Option(help="The weight between sites, for sites; by default 10.")
+    ] = None,
     publishers: Annotated[
         str | None,
         typer.Option(
-            help="anywhere: any broker can publish any topic (default); observed: where it was seen."
+            help="anywhere: any broker can publish any topic (default); "
+            "observed: only where messages were seen."
         ),
     ] = None,
     seed: Seed = 0,

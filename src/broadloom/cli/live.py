@@ -31,7 +31,8 @@ def controller(
         bool, typer.Option("--with-agents", help="Run the agents of all brokers in this process.")
     ] = False,
     plan: Annotated[
-        Path | None, typer.Option(help="A plan to begin with; by default clients' subscriptions decide.")
+        Path | None,
+        typer.Option(help="A plan to begin with; by default subscriptions decide the links."),
     ] = None,
     events: Annotated[
         Path | None, typer.Option(help="A growing file of events, as for `broadloom maintain`.")

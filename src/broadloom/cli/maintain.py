@@ -139,7 +139,7 @@ def maintain(
         rounds, feed = RoundLog(), EventFeed(start())
         if numba_is_loaded():
             load_kernels()  # otherwise the first rounds would be slow
-        rounds.run(feed, read_events(Path(events)), fresh_every, rebaseline)
+        rounds.run(feed, read_events(_location(events)), fresh_every, rebaseline)
         record = {"output": str(output)} | rounds.summary() | {"metrics": feed.live.metrics()}
         made = feed.live.plan()
         if without := brokers_without_address(made):
@@ -180,6 +180,14 @@ def _streamed(*arguments: Any, **options: Any) -> dict[str, Any]:
     )  # imported here, so that a file of events does not load Spark
 
     return maintain_on_spark(*arguments, **options)
+
+
+def _location(events: str) -> Path:
+    """The file or folder of events; a remote folder that Broadloom wrote as its manifest lists it."""
+    from broadloom.storage import as_path, committed, is_committed, is_remote
+
+    path = as_path(events)
+    return committed(path) if is_remote(path) and is_committed(path) else path
 
 
 def _words(record: dict[str, Any], applied: int, output: Path) -> str:

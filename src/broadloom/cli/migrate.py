@@ -144,10 +144,12 @@ def plan(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Compare the present assignment with the plan, and order the moves; exit with 1 if some are impossible.
+    """Compare the present assignment with the plan, and order the moves; exit with 1 if one is impossible.
 
     Example: broadloom migrate plan live planned -o moves
     """
+    import numpy as np
+
     from broadloom.agents.moves import plan_moves
     from broadloom.model import read_market_problem
 
@@ -155,7 +157,8 @@ def plan(
     with progress(quiet):
         problem = read_market_problem(tables, headroom=headroom, core_price=core_price)
         present, goal = (_assignment(folder, problem) for folder in (tables, planned))
-        found = plan_moves(problem, present, goal, at_once, core)
+        is_idle = problem.demand == 0  # they gain nothing by a move
+        found = plan_moves(problem, present, np.where(is_idle, present, goal), at_once, core)
         found.save(output, force)
     show({"output": str(output)} | found.record(), f"{found.summary()} -> {output}", as_json, quiet)
     return 1 if found.blocked else 0
@@ -243,7 +246,7 @@ def cancel(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Cancel moves whose clients have not been ordered to connect elsewhere; the clients stay.
+    """Cancel moves: clients stay where they are, unless they have been told to connect elsewhere.
 
     Example: broadloom migrate cancel 00ff00ff00ff00ff
     """

@@ -61,7 +61,7 @@ def serve(
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
     ] = True,
     discover: Annotated[
-        bool, typer.Option("--discover", help="Of a fleet file: ask the brokers, not the controller.")
+        bool, typer.Option("--discover", help="With a fleet file: ask the brokers, not the controller.")
     ] = False,
     seed: Seed = 0,
     as_json: Json = False,

@@ -747,7 +747,7 @@ def is_applied(change: DeploymentChange, journal: ChangeJournal, back: bool) -> 
             "--messages, --publishers, --least, --slack and --qos, or go back with them and --roll-back"
         )
     if journal.is_going_back and not back:
-        raise InputError("the change is being rolled back; go on with --roll-back")
+        raise InputError("the change is being rolled back; continue with --roll-back")
     return False
 
 
@@ -767,7 +767,7 @@ def _leads_nowhere(change: DeploymentChange, journal: ChangeJournal) -> bool:
     raise InputError(
         "the last change of this fleet has led to other links than those of the old plan; give the plan in "
         "use first, with the same --messages, --publishers, --least, --slack and --qos, or remove the "
-        "journal if links were changed by hand since"
+        "journal (fleet.apply, next to fleet.toml) if links were changed by hand since"
     )
 
 

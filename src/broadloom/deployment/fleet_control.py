@@ -202,6 +202,11 @@ class FleetControl:
         found = _setting_lines(text)
         if all(found != _setting_lines(one) for one in expected):
             known = _setting_lines(expected[0])
+            if known and not Path(path).exists():
+                raise InputError(
+                    f"{path} of broker {broker.name!r} does not exist, and the old plan has links there; "
+                    "give the plan in use first, or move the broker's file of `deploy export` to this path"
+                )
             gone, other = Counter(known) - Counter(found), Counter(found) - Counter(known)
             raise InputError(
                 f"{path} of broker {broker.name!r} is not the file of the old plan: {gone.total():,} of its "

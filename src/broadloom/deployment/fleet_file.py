@@ -291,7 +291,7 @@ class FleetBroker:
 
 @dataclass(frozen=True)
 class FleetLinks:
-    """What the links of a fleet carry.
+    """Settings of the links of a fleet: what they carry, and how many there can be.
 
     Attributes:
         carry: the topic filters to carry; `#`: everything that clients want.

@@ -201,7 +201,7 @@ def common(old: Wiring, new: Wiring) -> Wiring:
 
 
 def order(old: Wiring, new: Wiring, at_once: bool = False, also: Iterable[str] = ()) -> list[Batch]:
-    """The batches of brokers from the old links to the new ones; each broker restarts once.
+    """The batches in which brokers change from the old links to the new ones; each restarts once.
 
     Args:
         old: the present wiring.

@@ -13,6 +13,7 @@ from broadloom.deployment import FleetBroker, widest
 from broadloom.discovery.observed_publications import Observations
 from broadloom.discovery.subscription_sources import LISTENED, NO_START, OWN_CLIENT, SourceFindings
 from broadloom.formats.mosquitto_db import FORMAT as MOSQUITTO_DB
+from broadloom.formats.mosquitto_db import NOT_IN_FILE
 from broadloom.model import Reason
 from broadloom.mqtt.topic_filters import OWN_CLIENTS, SHARED, common_filter, covers, is_valid_filter
 
@@ -232,12 +233,16 @@ def _remedy(findings: BrokerFindings) -> str:
 def _add_notes(findings: BrokerFindings) -> None:
     """Collect the notes of the sources and of what was observed."""
     seen = findings.observed
-    findings.notes[:0] = [note for source in findings.sources for note in source.notes]
+    has_log = any(source.kind == "mosquitto" and source.problem is None for source in findings.sources)
+    findings.notes[:0] = [
+        note for source in findings.sources for note in source.notes if not (has_log and note == NOT_IN_FILE)
+    ]
     if seen.problem is not None:
         findings.notes.append(f"no connection: {seen.problem}")
     if seen.counted is not None and seen.counted <= findings.found:
         more = (
-            f", and the sources show {findings.found:,}: some have ended, and as many others could be missing"
+            f", and the sources show {findings.found:,}: its count is older than they are, or some of them "
+            "have ended; in the second case as many others could be missing"
             if seen.counted < findings.found
             else ""
         )
@@ -257,7 +262,8 @@ def _add_notes(findings: BrokerFindings) -> None:
             "interest of clients; if links replace it, remove it and discover again"
         )
     if own := findings.quarantined[Reason.OWN]:
-        findings.notes.append(f"{own:,} subscriptions of Broadloom itself are left out")
+        what = "subscription of Broadloom itself is" if own == 1 else "subscriptions of Broadloom itself are"
+        findings.notes.append(f"{own:,} {what} left out")
     if findings.not_carried:
         first = ", ".join(plain_name(topic) for topic, _ in findings.not_carried[:3])
         findings.notes.append(f"{len(findings.not_carried):,} filters are not carried as a whole: {first}")

@@ -22,12 +22,12 @@ FLEET = "(fleet)"  # stands for the broker in findings about several brokers
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found at one broker.
+    """Result of one check at one broker.
 
     Attributes:
         broker: the broker's name; `(fleet)` if it concerns several brokers.
         check: the name of the check.
-        verdict: "ok", "not seen" (it cannot be told from outside), "advice" or "must change".
+        verdict: "ok", "not seen" (it cannot be seen from outside), "advice" or "must change".
         found: what was found.
         setting: the setting to write and where; empty if there is nothing to change.
     """

@@ -132,7 +132,7 @@ def discover(
         output: the folder for the tables; it appears by one rename.
         listen: the seconds for which to listen to publications; by default 30 if the fleet has
             `publishers = "observed"`, and else 0, since then any broker can publish any topic.
-        latency: a CSV file (src, dst, rtt_ms), "positions", "measured" (by way of this machine), "none", or
+        latency: a CSV file (src, dst, rtt_ms), "positions", "measured" (through this machine), "none", or
             "auto": by the positions if each broker has one, else none.
         partial: write the tables even if something is missing; the table `not_carried` names these brokers.
         overwrite: replace an existing `output`.

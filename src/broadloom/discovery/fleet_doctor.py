@@ -42,7 +42,7 @@ _Places = frozenset[tuple[str, int]]
 
 
 def doctor(fleet: Fleet | str | Path, deliver: bool = False) -> DoctorReport:
-    """Connect to every broker of a fleet, and say what was found and which setting to write.
+    """Check the brokers of a fleet: connect to each, and report what was found and which settings to change.
 
     The checks: reachability, TLS, login, MQTT 5, rights (tried, not guessed), limits, queue, clock,
     persistence, and existing bridges. They change nothing, and no client sees a message, unless `deliver`.

@@ -56,15 +56,14 @@ def link(
         seed: the seed of the algorithms that use random numbers.
         improve: remove and exchange edges afterwards, as `broadloom.improve` does.
         previous: the plan that runs today; its nodes are matched by their ids. Its links between nodes that
-            still share a topic are kept, completed and improved; if a new plan is lighter, that is returned
-            instead. So the result is never heavier than a previous plan that still connects every topic and
-            keeps the limit on degrees. The two are compared by weight, whatever the algorithm minimises.
-            No new plan is made if both are by broadloom, few brokers have changed (2 %), and neither
-            `effort`, `seconds` nor `gap` asks for a search: that takes a tenth of the time.
-            `notes["changes"]` lists the links to add and to remove; a plan made from the previous one is
-            named `<algorithm>+previous`.
-        publishers: where clients publish; None: at any broker. It does not change the links between brokers
-            that want a topic, but the one-way links that a deployment adds, and `Plan.not_carried`.
+            still share a topic are kept, completed and improved; the result is named
+            `<algorithm>+previous`. A new plan is made, too, and returned if it is lighter. So the result is
+            never heavier than a previous plan that still connects every topic and keeps the limit on
+            degrees. To save nine tenths of the time, no new plan is made if both are by broadloom, at most
+            2 % of the brokers have changed, and `effort`, `seconds` and `gap` are not given.
+            `notes["changes"]` lists the links to add and to remove.
+        publishers: where clients publish; None: at any broker. It decides which one-way links a deployment
+            adds, and `Plan.not_carried`; the links between brokers that want a topic do not depend on it.
         **options: the options of the algorithm.
 
     Returns:
@@ -169,11 +168,11 @@ def finish(plan: Plan, improve: bool, previous: Plan | None) -> Plan:
 
 
 def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds: float | None = None) -> Plan:
-    """A plan of the same or less weight, still topic-connected; every run gives the same one.
+    """Make a plan lighter, by removing and exchanging links; every topic stays connected.
 
     Reverse delete removes redundant edges, heaviest first. Then, in rounds, pairs are linked that can replace
     heavier edges, and these are removed, until a round saves nothing. The plan's option `max_degree` is kept;
-    a plan of low-oda or minmax-oda keeps its maximum degree.
+    a plan of low-oda or minmax-oda keeps its maximum degree. Every run gives the same plan.
 
     Args:
         plan: a topic-connected plan.
@@ -314,7 +313,7 @@ def lower_bound(
     iterations: int = 200,
     seconds: float | None = None,
 ) -> float:
-    """A total weight that no topic-connected overlay can go below.
+    """A proven lower bound on the total weight of a topic-connected overlay.
 
     The Lagrangian bound: split each edge's weight over the topics that its ends share, and sum the topics'
     minimum spanning trees. More iterations give a better split. If the instance is too large to visit all

@@ -64,7 +64,8 @@ class AssignmentProblem:
         lo: the lower corners of the subscriptions (m, d).
         hi: the upper corners.
         max_delay: the share by which a subscriber's latency can exceed the least possible one.
-        max_latency: an absolute bound instead: one number, or one per subscriber; NaN: `max_delay` applies.
+        max_latency: an absolute bound in place of `max_delay`: one number, or one per subscriber; NaN:
+            `max_delay` applies.
         alpha: the maximum number of rectangles per filter.
         beta: the desired load balance factor: the largest share of subscribers over the share of capacity.
         beta_max: the largest allowed load balance factor.

@@ -199,7 +199,7 @@ class Grid:
 def summarize(
     messages: pa.Table, users: Sequence[str], channels: Grid | Sequence[str], seconds: float | None = None
 ) -> NDArray[np.float64]:
-    """The message generating rate of each user in each channel, in bytes per second, (users, channels).
+    """The rate at which each user publishes in each channel, in bytes per second, (users, channels).
 
     Args:
         messages: the canonical table: publisher, at, bytes, and point (with a grid) or topic (with topics).

@@ -24,10 +24,11 @@ NEAR = 0.25  # numbers and running times: the largest difference, relative to th
 LIKE = 0.1  # "alike" and "does not change": the largest difference, relative to the smaller
 STEADY = 0.7  # trends: the least rank correlation
 RULES = {
-    NUMBER: f"within {NEAR:.0%} of theirs; a cost that is lower than that is surpassed",
+    NUMBER: f"ours is within {NEAR:.0%} of theirs; a cost that is lower than that is surpassed",
     ORDER: (
-        "the mean of the paired differences, a pair per run, has the sign of the claim and exceeds twice its "
-        f"standard error; for 'alike', the means differ by at most {LIKE:.0%}; a single pair decides nothing"
+        "each run gives a pair of values, and the mean of their differences has the sign of the claim and "
+        f"exceeds twice its standard error; for 'alike', the means differ by at most {LIKE:.0%}; a single "
+        "pair decides nothing"
     ),
     TREND: (
         "from the first to the last point the mean of the runs changes in the direction of the claim by more "
@@ -36,10 +37,10 @@ RULES = {
     ),
     BOUND: "within the bound, without any tolerance",
     TIME: (
-        f"seconds are reproduced within {NEAR:.0%} of theirs, and surpassed if ours are lower than that; a "
-        "ratio of two running times depends on the implementation of both sides, and the paper's is not "
-        "published: it is not comparable, whether or not ours agrees. An order or a trend of running times "
-        "is judged, also with the algorithms as printed where we have them"
+        f"seconds are reproduced if they are within {NEAR:.0%} of theirs, and surpassed if they are lower. A "
+        "ratio of two running times is not comparable, whether or not ours agrees: it depends on both "
+        "implementations, and the paper's are not published. An order or a trend of running times is "
+        "judged, also with the algorithms as printed where we have them"
     ),
 }
 
@@ -47,19 +48,19 @@ REPRODUCED, SURPASSED, CONTRADICTED = "reproduced", "surpassed", "contradicted"
 IMPOSSIBLE, NOT_COMPARABLE, NOT_MEASURED = "impossible as printed", "not comparable", "not measured"
 VERDICTS = {
     REPRODUCED: "the claim holds by the rule of its kind",
-    SURPASSED: "seconds or a cost that ours beat, by the factor shown; counted apart",
+    SURPASSED: "our seconds or our cost are lower than theirs, by the factor shown",
     CONTRADICTED: (
-        "the claim does not hold in our experiment, on the data that we have; the reason is an experiment, "
-        "or not known"
+        "the claim does not hold in our experiment, on the data that we have; an experiment shows the "
+        "reason, or it is not known"
     ),
     IMPOSSIBLE: "the claim cannot hold by the paper's own definitions",
     NOT_COMPARABLE: (
-        "whether or not ours agrees: a number depends on data or programs of the paper that are missing, or "
-        "the claim on results that the paper does not show; the reason says what would be needed. Or "
-        "settings that the paper leaves open decide it: at least half of those tried disagree with the first"
+        "the claim depends on data, programs or results of the paper that are missing, so it is not judged, "
+        "whether or not ours agrees; the reason says what would be needed. Or it depends on settings that "
+        "the paper leaves open: at least half of those that we tried disagree with the first"
     ),
     NOT_MEASURED: (
-        "the runs so far do not decide it: no number, a single run, or a reduced size that does not agree"
+        "our runs do not decide it: there is no number, a single run, or a reduced size that does not agree"
     ),
 }
 NOT_KNOWN = "not known"
@@ -277,7 +278,7 @@ class Claim:
         if self.missing and self.kind in (NUMBER, TIME) and self.theirs and not np.isnan(ours):
             parts.append(f"ours is {plain(ours / self.theirs)} times theirs")
         if verdict == NOT_COMPARABLE and not self.missing:
-            parts.append("settings that the paper leaves open decide it")
+            parts.append("it depends on settings that the paper leaves open")
         own = self._own_reason(rows, others)
         if parts:  # the reason is known
             own = own.removeprefix(NOT_KNOWN).removeprefix("; ")

@@ -563,10 +563,11 @@ def _covered(coverage: int, theirs: float) -> Claim:
         lambda rows: rows.mean("max_degree", round=1000, coverage=coverage),
         theirs,
         reason=lambda rows: (
-            f"{NOT_KNOWN}; runs from "
+            f"{NOT_KNOWN}; from "
             + " to ".join(
                 plain(f(rows.values("max_degree", round=1000, coverage=coverage))) for f in (min, max)
             )
+            + ", by run"
         ),
         at_full_size=True,
         **also,

@@ -554,8 +554,8 @@ def _range_of(name: str, algorithm: str, ours: Callable[[FigureRows, str], float
     def text(rows: FigureRows) -> str:
         rows = rows.where(set=name)
         found = [ours(rows.where(**{varied: value}), algorithm) for (value,) in rows.points(varied)]
-        runs = {"seed": "seeds", "geography": "geographies"}[varied]
-        return f"{runs} from {plain(min(found))} to {plain(max(found))}" if found else NOT_KNOWN
+        runs = {"seed": "seed", "geography": "geography"}[varied]
+        return f"from {plain(min(found))} to {plain(max(found))}, by {runs}" if found else NOT_KNOWN
 
     return text
 
@@ -814,7 +814,9 @@ def _exceeds(name: str, theirs: float) -> Claim:
         theirs,
         missing=GENERATOR,
         reason=lambda rows: (
-            "runs from " + " to ".join(plain(f(rows.values("excess", set=name, **GR))) for f in (min, max))
+            "from "
+            + " to ".join(plain(f(rows.values("excess", set=name, **GR))) for f in (min, max))
+            + ", by run"
         ),
     )
 

@@ -88,7 +88,7 @@ def interest(
     possible = np.count_nonzero(shares)
     if most > possible:
         raise InputError(
-            f"a node wants {most} topics, but only {possible} have a chance; give a flatter popularity"
+            f"a node wants {most} topics, but only {possible} can be drawn; give a flatter popularity"
         )
     with stage("draw subscriptions", nodes) as report:
         drawn = draw_topics(rng, wanted, shares, report)

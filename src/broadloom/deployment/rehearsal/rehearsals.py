@@ -442,7 +442,7 @@ class LabControl(FleetControl):
 
 
 def rehearse_live_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[str, Any]:
-    """As `rehearse_change`, on RabbitMQ, which restarts nothing."""
+    """Make a change on real RabbitMQ nodes under load, without restarts; otherwise as `rehearse_change`."""
     stable = common(old, new)
     tally = DeliveryTally(stable)
     lab = RabbitLab(stable)

@@ -81,9 +81,9 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
     if len(accounts) > 1 and not settings.accounts:
         raise InputError(
             f"the tree of {accounts[1][0]!r} closes a ring with those of other topics, and NATS accepts only "
-            "one tree per account; link an overlay without rings, or export files with --accounts, which "
-            f"deploy apply does not change: there would be {len(accounts)}, and clients log in to each that "
-            "has a topic of theirs"
+            "one tree per account; link an overlay without rings, or export with --accounts. Then there are "
+            f"{len(accounts)} accounts, clients log in to each that has a topic of theirs, and deploy apply "
+            "cannot change the links"
         )
     return {
         f"broker-{safe_name(broker)}.conf": _broker_file(wiring, broker, accounts, settings)
