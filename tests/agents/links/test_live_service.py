@@ -205,6 +205,34 @@ def test_a_broker_joins_with_an_address_of_its_own_and_leaves(tmp_path):
         asyncio.run(test())
 
 
+def test_a_broker_returns_to_the_fleet_file(tmp_path):
+    """Deleted from the fleet file, it is removed; written there again, it has links again."""
+    with live_lab(tmp_path, "rome", "oslo", "bern") as (lab, path):
+        whole = path.read_text()
+        start = whole.index("[brokers.bern]")
+        without = whole[:start] + whole[whole.index("[live]") :]
+
+        def is_linked(service):
+            bern = service.status()["brokers"]["bern"]
+            return bool(bern["hops"]) and not bern["removed"]
+
+        async def test():
+            state = tmp_path / "state"
+            async with service_of(embedded(path, state)) as service:
+                await until(lambda: are_followed(service))
+                for name in ("oslo", "bern"):
+                    start_subscriber(lab, name, "news")
+                await until(lambda: is_linked(service))
+            path.write_text(without)
+            async with service_of(embedded(path, state)) as service:
+                await until(lambda: service.status()["brokers"]["bern"]["removed"])
+            path.write_text(whole)
+            async with service_of(embedded(path, state)) as service:
+                await until(lambda: is_linked(service))
+
+        asyncio.run(test())
+
+
 @pytest.mark.parametrize("with_agents", [True, False])
 def test_down_ends_the_links_of_a_broker_that_joined_with_an_address(tmp_path, with_agents):
     """Its agent is started for that, or runs by itself with this address."""

@@ -163,7 +163,7 @@ class ControllerService:
         self._thread = ThreadPoolExecutor(1, "broadloom-planner")
         self._tasks: list[asyncio.Task[None]] = []
         self._kept: set[str] = set()  # brokers with an embedded agent
-        self._departed: set[str] = set()
+        self._departed = set(self.controller.removed)
         self._joined: set[str] = set()  # brokers that the fleet file does not have
         self.controller.on_orders = self._spread
 

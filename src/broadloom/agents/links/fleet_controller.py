@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +199,11 @@ class FleetController:
     def addresses(self) -> Mapping[str, str]:
         """The addresses of brokers that agents were told."""
         return self._state.addresses
+
+    @property
+    def removed(self) -> Collection[str]:
+        """The brokers that are removed for good."""
+        return self._state.removed
 
     def orders_for(self, broker: str) -> AgentOrders:
         """The orders of a broker's agent; those of no epoch, which agents refuse, if it has none."""

@@ -87,12 +87,13 @@ def status_text(status: Mapping[str, Any]) -> str:
     hops = [hop for one in brokers.values() for hop in one["hops"].values()]
     up = sum(bool(hop["near_up"] and hop["far_up"]) for hop in hops)
     waiting = sum(hop["in_flight_bytes"] for hop in hops)
-    agents = sum(not one["away"] for one in brokers.values())
+    kept = [one for one in brokers.values() if not one["removed"]]
+    agents = sum(not one["away"] for one in kept)
     number, controller = status["epoch"]
     state = "orders nothing" if status["refused"] else "settled" if status["settled"] else "changing"
     lines = [
         f"controller {plain_name(controller)}, epoch {number}, version {status['version']}: {state}",
-        f"{agents:,} of {len(brokers):,} agents up; {up:,} of {len(hops):,} hops up; "
+        f"{agents:,} of {len(kept):,} agents up; {up:,} of {len(hops):,} hops up; "
         f"{waiting:,} bytes in flight; {status['groups']:,} groups of topics",
         "",
         *_table(("broker", "agent", "broker up", "version", "subscriptions", "hops up"), _rows(brokers)),
