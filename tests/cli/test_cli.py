@@ -251,6 +251,30 @@ def test_a_wrong_command_is_one_line_and_exit_code_2(run, tables, monkeypatch, t
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("doctor",), "the fleet file"),
+        (("controller",), "the fleet file"),
+        (("status",), "the fleet file"),
+        (("repair",), "the journal"),
+        (("migrate", "agent"), "the configuration file"),
+    ],
+)
+def test_a_uri_where_a_local_file_is_needed_is_shown_as_it_was_given(run, command, name):
+    """`Path` makes one slash of the two in `s3a://`."""
+    code, _, error = run(*command, "s3a://bucket/file")
+    assert (code, error) == (2, f"broadloom: {name} is s3a://bucket/file; give a path on this machine\n")
+
+
+def test_export_shows_the_uri_of_a_fleet_file_as_it_was_given(run, tables, tmp_path):
+    run("link", tables, "-q", "-o", tmp_path / "plan")
+    fleet = "s3a://bucket/fleet.toml"
+    code, _, error = run("deploy", "export", tmp_path / "plan", "--fleet", fleet, "-o", tmp_path / "out")
+    assert code == 2
+    assert error == f"broadloom: the fleet file is {fleet}; give a path on this machine\n"
+
+
 def test_options_fill_missing_latencies_by_paths_and_raise_zeros(run, tmp_path):
     (tmp_path / "subscriptions.csv").write_text("node,topic\na,x\nb,x\nc,x\n")
     (tmp_path / "latency.csv").write_text("src,dst,rtt_ms\na,b,4\nb,a,6\nb,c,0\n")

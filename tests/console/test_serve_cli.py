@@ -1,6 +1,8 @@
 """Commands `broadloom serve` and `what-if`: sources, the printed address, and refused input."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -9,6 +11,7 @@ from broadloom.cli import main
 from broadloom.console.server import ConsoleServer
 from broadloom.deployment.rehearsal.mosquitto_lab import free_ports
 from fleet_lab import fleet_lab
+from routed import wait_for
 from what_if_plans import plan_of
 
 
@@ -34,6 +37,18 @@ def test_a_plan_is_served_at_an_address_with_a_token(served, tmp_path, capsys):
     assert printed["address"] == f"http://127.0.0.1:{server.port}/?token={server.token}"
     assert len(server.token) >= 32
     assert server.session.plan == plan_of("sites")
+
+
+def test_the_address_is_printed_at_once_if_the_output_is_a_file(tmp_path):
+    """Python buffers what goes to a file, and the server never ends by itself."""
+    plan_of("sites").save(tmp_path / "plan")
+    command = [sys.executable, "-m", "broadloom.cli", "serve", str(tmp_path / "plan"), "--no-browser"]
+    log = tmp_path / "log"
+    with log.open("w") as output, subprocess.Popen(command, stdout=output) as server:
+        try:
+            assert wait_for(lambda: log.read_text().startswith("http://127.0.0.1:"), 60)
+        finally:
+            server.terminate()
 
 
 def test_tables_are_linked_first(served, tmp_path):

@@ -72,6 +72,7 @@ def controller(
     from broadloom.agents.links.controller_service import ControllerOptions, serve_controller
     from broadloom.checks import check_positive
     from broadloom.deployment.fleet_file import Fleet
+    from broadloom.storage import local_path
 
     if adopt and propose is None:
         raise InputError("--adopt needs --propose; give the seconds between two searches for a better plan")
@@ -84,7 +85,7 @@ def controller(
     set_up_log(quiet, verbose)
     options = ControllerOptions(
         Fleet.load(fleet),
-        state,
+        local_path(state, "--state"),
         with_agents,
         _loaded(plan),
         events,
@@ -141,12 +142,14 @@ def agent(
 
     from broadloom.agents.links.agent_service import AgentOptions, agent_folder, serve_agent, set_up_log
     from broadloom.deployment.fleet_file import Fleet
+    from broadloom.storage import local_path
 
     loaded = Fleet.load(fleet)
     if not broker:
         raise InputError(f"no broker is given; give --broker, one of {', '.join(list(loaded.brokers)[:20])}")
     set_up_log(quiet, verbose)
-    options = AgentOptions(loaded, broker, agent_folder(state, broker), take_over, address=address)
+    folder = agent_folder(local_path(state, "--state"), broker)
+    options = AgentOptions(loaded, broker, folder, take_over, address=address)
 
     def ready() -> None:
         record = {"broker": broker, "controller": str(loaded.live.address())}

@@ -34,7 +34,7 @@ from broadloom.deployment.fleet_hooks import COMMANDS, FleetHooks
 from broadloom.errors import InputError
 from broadloom.mqtt.endpoint import Address, Endpoint, Login, read_secret, tls_context
 from broadloom.mqtt.topic_filters import is_valid_filter
-from broadloom.storage import read_toml, write_file
+from broadloom.storage import local_path, read_toml, write_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -529,7 +529,7 @@ class Fleet:
             >>> bl.Fleet.load(file).nodes_table().to_pylist()
             [{'node': 'rome', 'kind': 'mosquitto', 'address': '10.0.0.7:1883'}]
         """
-        file = check_path(path)
+        file = local_path(path, "the fleet file")
         if not file.exists():
             raise InputError(f"{file} does not exist; write it with: broadloom init")
         return _FleetReader(file).fleet()
@@ -553,7 +553,7 @@ class Fleet:
         """
         from broadloom.deployment.fleet_text import fleet_text
 
-        file = check_path(path)
+        file = local_path(path, "the fleet file")
         if not check_flag(overwrite, "overwrite") and file.exists():
             raise InputError(f"{file} exists; choose another path, or overwrite it")
         write_file(file, fleet_text(self, file.absolute().parent).encode())

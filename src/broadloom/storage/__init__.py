@@ -30,6 +30,7 @@ from broadloom.storage.locations import (
     is_hidden,
     is_remote,
     local_folders,
+    local_path,
     store_settings,
     use_store_settings,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "is_hidden",
     "is_remote",
     "local_folders",
+    "local_path",
     "lock_folder",
     "lock_handle",
     "new_folder",

@@ -100,6 +100,25 @@ def as_path(path: str | Path | RemotePath, name: str = "the path") -> Path:
     return cast("Path", RemotePath(f"{scheme}://{rest.rstrip('/')}"))
 
 
+def local_path(path: str | Path, name: str = "the path") -> Path:
+    """The path of a file or folder that must be on this machine.
+
+    Raises:
+        InputError: `path` is not a path, or is a URI of a remote store; `name` is its name in the message.
+
+    Examples:
+        >>> local_path("fleet.toml"), local_path("file:///etc/fleet.toml")
+        (PosixPath('fleet.toml'), PosixPath('/etc/fleet.toml'))
+        >>> local_path(Path("s3a://bucket/fleet.toml"), "the fleet file")
+        Traceback (most recent call last):
+        broadloom.errors.InputError: the fleet file is s3a://bucket/fleet.toml; give a path on this machine
+    """
+    location = as_path(path, name)
+    if isinstance(location, RemotePath):
+        raise InputError(f"{name} is {location}; give a path on this machine")
+    return location
+
+
 class FileFacts(NamedTuple):
     """Size in bytes and time of the last change of a remote file, with the names of `os.stat_result`."""
 

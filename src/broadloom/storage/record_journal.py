@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from broadloom.errors import InputError, StorageError, error_from_os
 from broadloom.folder_locks import sync_path
+from broadloom.storage.locations import local_path
 
 APPLICATION = 0x42724C6A  # in the header of the file: "BrLj"
 FORMAT = 1
@@ -263,6 +264,7 @@ def repair_journal(path: Path) -> JournalRepair:
         InputError: the file does not exist, is not a journal, or is open in another process.
         StorageError: it cannot be read or written.
     """
+    path = local_path(path, "the journal")
     try:
         return JournalRepair(check_journal(path))  # raises for a journal of an earlier version
     except JournalDamageError as error:

@@ -16,7 +16,7 @@ from typing import Any
 from broadloom.agents.moves.control_messages import ACCEPT, DECLINE, PolicyAnswer, check_place
 from broadloom.checks import check_count, check_names
 from broadloom.errors import InputError
-from broadloom.storage import read_toml
+from broadloom.storage import local_path, read_toml
 
 AT_ONCE = 20
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -97,7 +97,7 @@ class MovePolicy:
         Raises:
             InputError: the file is missing or not TOML, or a value in it is wrong or a name unknown.
         """
-        file = Path(path)
+        file = local_path(path, "the policy file")
         content = read_toml(file)
         check_names(content, {"at_once", "rules"}, str(file))
         rules = content.get("rules", [])

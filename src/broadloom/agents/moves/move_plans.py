@@ -38,7 +38,7 @@ from broadloom.errors import InputError, StorageError
 from broadloom.model import LOAD_TOLERANCE, MarketProblem
 from broadloom.plans import MarketResult
 from broadloom.progress import stage
-from broadloom.storage import new_folder
+from broadloom.storage import committed, new_folder
 
 FILE = "moves.json"
 OTHER_FIELDS = "advice", "cost_before", "cost_after", "load", "capacity", "key"
@@ -339,7 +339,7 @@ class MovePlan:
             InputError: it does not exist, or is not a plan of moves.
             StorageError: it cannot be read.
         """
-        file = check_path(path) / FILE
+        file = committed(path) / FILE
         try:
             content = json.loads(file.read_text())
             steps = tuple(tuple(PlannedMove(**move) for move in step) for step in content["steps"])

@@ -28,7 +28,7 @@ from broadloom.deployment.targets.haproxy_router import FOLDER, MAP_FILE, RELAY_
 from broadloom.errors import InputError
 from broadloom.mqtt.endpoint import ANONYMOUS, Address, Login, read_secret
 from broadloom.mqtt.paho import need_paho
-from broadloom.storage import read_toml
+from broadloom.storage import local_path, read_toml
 
 PORT = 8780
 _PARTS = {"journal", "port", "token_file", "login", "timing", "brokers", "links", "router", "policy"}
@@ -219,7 +219,7 @@ class AgentConfig:
         Raises:
             InputError: the file is missing or not TOML, or a value in it is wrong or a name unknown.
         """
-        file = Path(path)
+        file = local_path(path, "the configuration file")
         content = read_toml(file)
         folder = file.absolute().parent
         check_names(content, _PARTS, str(file))
