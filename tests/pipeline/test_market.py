@@ -39,6 +39,27 @@ def test_rates_from_a_log_are_the_in_process_ones(spark, by):
     assert np.array_equal(found, bl.summarize(log, users, channels))
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.string()])
+def test_times_of_every_kind_give_the_in_process_rates(spark, kind):
+    """Whole numbers are microseconds."""
+    at = pa.array([3_000_000, 0, 500_000], pa.timestamp("us")).cast(kind)
+    log = pa.table({"publisher": ["a"] * 3, "at": at, "bytes": [1, 2, 3], "topic": ["x"] * 3})
+    found = on_spark.summarize_log(spark.createDataFrame(log), ["a"], ["x"])
+    assert found.tolist() == bl.summarize(log, ["a"], ["x"]).tolist() == [[2.0]]
+
+
+def test_messages_without_a_time_are_refused(spark):
+    at = pa.array([0, None], pa.timestamp("us"))
+    log = pa.table({"publisher": ["a"] * 2, "at": at, "bytes": [1, 2], "topic": ["x"] * 2})
+    for summarized in (lambda: bl.summarize(log, ["a"], ["x"]), lambda: _summarized(spark, log)):
+        with pytest.raises(bl.InputError, match="1 messages have no time"):
+            summarized()
+
+
+def _summarized(spark, log):
+    return on_spark.summarize_log(spark.createDataFrame(log), ["a"], ["x"])
+
+
 def test_a_bad_message_is_refused(spark):
     log = pa.table(
         {

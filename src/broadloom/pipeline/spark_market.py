@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.types import StringType, TimestampType
 
 from broadloom.assignment import assign
 from broadloom.assignment.market.steiner_mixing import (
@@ -185,10 +187,7 @@ def summarize_log(
     """
     key = "point" if isinstance(channels, Grid) else "topic"
     if seconds is None:
-        span = messages.agg(sql.min("at").alias("first"), sql.max("at").alias("last")).first()
-        seconds = 1.0
-        if span is not None and span["first"] is not None:
-            seconds = (span["last"] - span["first"]).total_seconds() or 1.0
+        seconds = _duration(messages)
     names = list(users)
 
     def add_up(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -209,6 +208,27 @@ def summarize_log(
         sql.sum("bytes").alias("bytes"), sql.min("fault").alias("fault")
     )
     return _rates(found.toArrow(), len(names), channels, seconds)
+
+
+def _duration(messages: DataFrame) -> float:
+    """The seconds from the first message to the last one; 1 if that is zero."""
+    at = sql.col("at")
+    kind = messages.schema["at"].dataType
+    if isinstance(kind, StringType | TimestampType):
+        at = sql.unix_micros(at.cast("timestamp"))
+    found = messages.agg(sql.min(at), sql.max(at), sql.count_if(at.isNull())).first()
+    if found is None:
+        return 1.0
+    first, last, missing = found
+    if missing:
+        raise InputError(
+            f"{missing:,} messages have no time; give each one a time, or the seconds of the log"
+        )
+    if first is None:
+        return 1.0
+    between = last - first
+    # Whole numbers are microseconds.
+    return (between.total_seconds() if isinstance(between, timedelta) else between / 1e6) or 1.0
 
 
 _SUMS = pa.schema(
