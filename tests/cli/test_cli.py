@@ -275,6 +275,16 @@ def test_export_shows_the_uri_of_a_fleet_file_as_it_was_given(run, tables, tmp_p
     assert error == f"broadloom: the fleet file is {fleet}; give a path on this machine\n"
 
 
+def test_the_table_of_maintained_rounds_shows_whole_counts_and_all_digits(run, tmp_path):
+    run("generate", "--nodes", 300, "--churn", 2400, "-q", "-o", tmp_path / "tables")
+    code, out, _ = run(
+        "maintain", tmp_path / "tables", "--events", tmp_path / "tables", "-o", tmp_path / "out"
+    )
+    assert code == 0
+    assert "leave  1,190 " in out
+    assert "…" not in out
+
+
 def test_options_fill_missing_latencies_by_paths_and_raise_zeros(run, tmp_path):
     (tmp_path / "subscriptions.csv").write_text("node,topic\na,x\nb,x\nc,x\n")
     (tmp_path / "latency.csv").write_text("src,dst,rtt_ms\na,b,4\nb,a,6\nb,c,0\n")

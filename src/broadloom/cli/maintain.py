@@ -223,5 +223,10 @@ def _table(record: dict[str, Any]) -> Table:
     first = Column(min_width=max(map(len, kinds), default=0))
     table = Table(first, *(name.replace("_", " ") for name in columns), box=None, pad_edge=False)
     for kind in kinds:
-        table.add_row(kind, *(f"{record[kind][name]:,.4g}" for name in columns))
+        table.add_row(kind, *(_short(record[kind][name]) for name in columns))
     return table
+
+
+def _short(value: float) -> str:
+    """A count in full, another number with three digits: all columns fit on a terminal."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}"
