@@ -119,6 +119,19 @@ def test_accounts_of_links_that_nats_lacks_are_named(tmp_path, accounts, verdict
     assert (finding.verdict, finding.setting) == (verdict, setting)
 
 
+@pytest.mark.needs("nats-server")
+@pytest.mark.parametrize("user", [None, "links"])
+def test_with_an_account_of_clients_the_login_is_that_of_links_only(tmp_path, user):
+    login = None if user is None else FleetLogin(user, secret(tmp_path, "secret", "sesame"))
+    ports = free_ports(2)
+    with nats(tmp_path, "rome", f"accounts {{ {APP}, BROADLOOM_A {{}}, BROADLOOM_B {{}} }}", ports):
+        address, api = f"{HOST}:{ports[0]}", f"http://{HOST}:{ports[1]}"
+        broker = FleetBroker("rome", address, "nats", None, login, subscriptions=api, account="APP")
+        report = bl.doctor(bl.Fleet([broker]))
+    assert [one.verdict for one in found(report, "login")] == ["not seen"]
+    assert bool(found(report, "links")) == (login is None)
+
+
 @contextmanager
 def web_api(answers, user="admin", password="sesame", skew=0.0):
     """A server of JSON documents by path, for one user; its clock is `skew` seconds ahead."""

@@ -88,7 +88,7 @@ class ApplyStep(NamedTuple):
             >>> ApplyStep("end", ("rome",), (LinkSession("rome", "r.broadloom-oslo:rome", "oslo"),)).text()
             'end 1 session at rome: r.broadloom-oslo:rome'
         """
-        names = ", ".join(self.brokers)
+        names = ", ".join(self.brokers) or "no broker"
         if self.sessions and self.action != "watch":
             count = f"{len(self.sessions)} session{'s' if len(self.sessions) > 1 else ''}"
             return f"{self.action} {count} at {names}: {', '.join(one.client for one in self.sessions)}"

@@ -110,6 +110,9 @@ class NatsProbe:
             self._add("write", NOT_SEEN, found)
 
     def _judge_login(self, errors: list[str]) -> bool:
+        if self._broker.has_open_links:
+            found = f"links need no login: anyone who can reach {self._broker.leaf_address()} can link to it"
+            self._add("links", ADVICE, found, f"{_LOGIN_SETTING} in fleet.toml")
         if not errors:
             user = self._broker.login.user if self._broker.login is not None else None
             if user is not None:
@@ -117,12 +120,10 @@ class NatsProbe:
             else:
                 setting = "authorization in nats.conf, and login in fleet.toml"
                 self._add("login", ADVICE, "anonymous clients are accepted", setting)
-            if self._broker.has_open_links:
-                found = (
-                    f"links need no login: anyone who can reach {self._broker.leaf_address()} can link to it"
-                )
-                self._add("links", ADVICE, found, f"{_LOGIN_SETTING} in fleet.toml")
             return True
+        if self._broker.account is not None:  # links log in at the listener for links, not as clients do
+            self._add("login", NOT_SEEN, "clients have other logins than links, so rights cannot be seen")
+            return False
         if self._broker.login is None:
             setting = f"{_LOGIN_SETTING} in fleet.toml"
             self._add("login", MUST_CHANGE, "anonymous clients are refused", setting)

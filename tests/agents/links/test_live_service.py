@@ -24,7 +24,7 @@ from broadloom.agents.links.live_status import is_healthy
 from broadloom.agents.links.relink_search import in_process
 from broadloom.deployment import FleetBroker
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
-from broadloom.errors import InputError
+from broadloom.errors import InputError, UnreachableError
 from fleet_lab import fleet_lab, wait_until
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
@@ -309,6 +309,29 @@ def test_a_second_controller_is_refused_until_it_takes_over(tmp_path):
                 for agent in agents:
                     agent.cancel()
                 await asyncio.gather(*agents, return_exceptions=True)
+
+        asyncio.run(test())
+
+
+def test_an_agent_that_takes_over_ends_the_older_one(tmp_path):
+    """Even if there are no hops, whose sessions it could take over; the newer one goes on."""
+    with live_lab(tmp_path, "rome", "oslo") as (_, path):
+        fleet = bl.Fleet.load(path)
+
+        async def test():
+            ready = asyncio.Event()
+            older = asyncio.create_task(serve_agent(AgentOptions(fleet, "rome", tmp_path / "1"), ready.set))
+            await ready.wait()
+            ready.clear()
+            options = AgentOptions(fleet, "rome", tmp_path / "2", take_over=True)
+            newer = asyncio.create_task(serve_agent(options, ready.set))
+            await ready.wait()
+            with pytest.raises(UnreachableError, match="a second agent of broker 'rome' runs somewhere"):
+                await asyncio.wait_for(older, 30)
+            await asyncio.sleep(1)
+            assert not newer.done()
+            newer.cancel()
+            await asyncio.gather(newer, return_exceptions=True)
 
         asyncio.run(test())
 

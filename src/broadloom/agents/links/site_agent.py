@@ -596,6 +596,7 @@ class _Control(SessionHandler):
         self._connection = 0  # the number of the present connection, or of the next one
         self._accepted = 0  # the last one that the broker has accepted
         self._has_started = False
+        self._check: asyncio.Task[None] | None = None  # whether an agent that has just started takes over
         self.session: ClientSession
 
     def start(self, endpoint: Endpoint) -> None:
@@ -616,6 +617,8 @@ class _Control(SessionHandler):
         """Say that the agent has stopped, and disconnect; nothing if its state was refused at the start."""
         if not self._has_started:
             return
+        if self._check is not None:
+            await _end_task(self._check)
         if self.session.up.is_set() and self._is_mine():
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -749,6 +752,12 @@ class _Control(SessionHandler):
             return True
         return False
 
+    async def _give_way(self) -> None:
+        """End this agent if another one, started with `take_over`, serves the broker."""
+        with suppress(OSError, TimeoutError):  # the check is made up when the connection is back
+            if await self._is_taken_over():
+                self._agent._taken_over(self.session.broker, self.session.client)
+
     def closed(self, session: ClientSession) -> None:
         """The connection is lost: nothing is known of what was on its way."""
         self._connection += 1
@@ -772,6 +781,10 @@ class _Control(SessionHandler):
             return
         if message.topic == PRESENCE:
             self._present = value
+            # At the start of a connection, `opened` looks at what the broker has kept.
+            is_new = session.up.is_set() and value["state"] == "online"
+            if self._serves and is_new and not self._is_mine():
+                self._check = asyncio.create_task(self._give_way())
         elif message.topic == ASK and value["instance"] != self._agent.instance:
             self._agent.counts["asked"] += 1
             session.publish(ANSWER, self._presence("online", value["question"]))
