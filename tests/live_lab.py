@@ -30,7 +30,7 @@ from broadloom.deployment.fleet_file import Fleet
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports, killed_with_parent, listens
 from broadloom.errors import BroadloomError
 from broadloom.mqtt.client_session import ClientSession, SessionHandler
-from broadloom.mqtt.endpoint import Endpoint
+from broadloom.mqtt.endpoint import Endpoint, close_server
 from broadloom.mqtt.packets import (
     FAILED,
     PUBACK,
@@ -137,16 +137,6 @@ class LabProcess:
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) * 1024
         return 0
-
-
-async def close_server(server: asyncio.Server) -> None:
-    """Close a server to which nobody connects any more.
-
-    asyncio leaks a connection if its server closes between accepting it and making its transport.
-    """
-    for _ in range(3):  # steps of the event loop: accept, make the transport, start to serve
-        await asyncio.sleep(0)
-    server.close()
 
 
 class CuttableProxy:

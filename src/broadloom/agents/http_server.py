@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from broadloom.errors import InputError, missing_extra
-from broadloom.mqtt.endpoint import Address
+from broadloom.mqtt.endpoint import Address, close_server
 
 try:
     import uvicorn
@@ -106,6 +106,11 @@ class _QuietServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            await close_server(server)
+        await super().shutdown(sockets)
 
 
 def guarded_http(

@@ -1,4 +1,4 @@
-"""Broker endpoints: addresses, logins, TLS contexts and secrets."""
+"""Broker endpoints: addresses, logins, TLS contexts and secrets; and how a server ends."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import ssl
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -239,3 +240,17 @@ class Endpoint:
         """Open a connection for a client."""
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: client, self.host, self.port, ssl=self.tls)
+
+
+async def close_server(server: asyncio.Server) -> None:
+    """Close a server, and start to serve all connections that it has accepted.
+
+    asyncio leaks a connection whose server closes between accepting it and making its transport.
+    """
+    loop = asyncio.get_running_loop()
+    with suppress(NotImplementedError):  # event loop of Windows
+        for listening in server.sockets:
+            loop.remove_reader(listening.fileno())  # accept no more
+    for _ in range(4):  # make the transport, connect the protocol, start its task, run the task
+        await asyncio.sleep(0)
+    server.close()

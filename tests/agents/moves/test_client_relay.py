@@ -27,7 +27,7 @@ from broadloom.agents.moves.relayed_move import RelayedMove, RelayPlan
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports, killed_with_parent, listens
 from broadloom.deployment.targets.haproxy_router import moving_to, read_map, served_by
 from broadloom.errors import StorageError, UnreachableError
-from broadloom.mqtt.endpoint import Address, Login
+from broadloom.mqtt.endpoint import Address, Login, close_server
 from broadloom.mqtt.packets import (
     CONNACK,
     CONNECT,
@@ -52,7 +52,6 @@ from broadloom.mqtt.relayed_packets import (
 )
 from broadloom.storage import write_file
 from certificates import authority
-from live_lab import close_server
 
 CLIENT = "c1"
 CONNECT_C1 = b"\x10\x0e\0\4MQTT\4\0\0\x3c\0\2c1"  # of MQTT 3.1.1, with a session
@@ -311,7 +310,7 @@ def test_a_client_does_not_go_back_once_its_session_at_home_is_being_ended(monke
         await read_packet(stream, 1 << 20)
         assert await asyncio.to_thread(is_ending.wait, LIMIT)
         read = system.home.kinds().count(CONNECT)
-        system.foreign.server.close()
+        await close_server(system.foreign.server)
         system.foreign._sessions[CLIENT].close()
         assert await stream.read() == b""
         async with asyncio.timeout(LIMIT):
@@ -476,7 +475,7 @@ def test_a_move_ends_if_the_foreign_broker_is_down():
         system = RelayedSystem(ScriptedBroker())
         move = await system.start()
         await move.take_over()
-        system.foreign.server.close()
+        await close_server(system.foreign.server)
         await system.foreign.server.wait_closed()
         stream, _ = await system.connect()
         assert await stream.read() == b""

@@ -13,7 +13,7 @@ from typing import Any
 
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.agents.moves.relayed_move import RelayedMove
-from broadloom.mqtt.endpoint import Address
+from broadloom.mqtt.endpoint import Address, close_server
 from broadloom.mqtt.packets import ProtocolError
 from broadloom.mqtt.relayed_packets import read_connect, read_packet
 
@@ -76,7 +76,7 @@ class ClientRelay:
     async def stop(self) -> None:
         """Stop, and end all connections."""
         if self._server is not None:
-            self._server.close()
+            await close_server(self._server)
         for move in list(self.moves.values()):
             move.close()
         self.moves.clear()
