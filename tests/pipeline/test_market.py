@@ -74,7 +74,8 @@ def test_a_bad_message_is_refused(spark):
 
 
 @pytest.mark.usefixtures("spark")
-def test_the_command_makes_the_in_process_plan(tmp_path):
+@pytest.mark.parametrize("by", ["point", "topic"])
+def test_the_command_makes_the_in_process_plan(tmp_path, by):
     """`broadloom market --master` uses the running session, and assigns the same brokers."""
     rng = np.random.default_rng(4)
     users = [f"u{i}" for i in range(20)]
@@ -87,8 +88,9 @@ def test_the_command_makes_the_in_process_plan(tmp_path):
             "publisher": rng.choice(users, 300),
             "at": pa.array(rng.integers(0, 10**9, 300), pa.timestamp("us")),
             "bytes": rng.integers(1, 1000, 300),
-            "point": rng.random((300, 1)).tolist(),
+            by: rng.random((300, 1)).tolist() if by == "point" else rng.choice(["x", "y", "z"], 300),
         },
+        "subscriptions": {"node": [*users, *users[:9]], "topic": [*"wxyz" * 5, *"y" * 9]},
     }
     for name, columns in tables.items():
         pa.parquet.write_table(pa.table(columns), tmp_path / f"{name}.parquet")

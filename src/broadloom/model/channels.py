@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -301,7 +301,19 @@ def _duration(messages: pa.Table) -> float:
 Flows = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
 
-def read_traffic(folder: Path, users: list[str], points: bool = False) -> Flows | None:
+class TopicLog(Protocol):
+    """A log of messages that is read elsewhere than in this process."""
+
+    def topics(self, tables: Path) -> list[str] | None:
+        """The topics of the messages; None if messages have points in a content space."""
+        ...
+
+    def topic_rates(self, tables: Path, users: list[str], topics: list[str]) -> NDArray[np.float64]:
+        """As `summarize`, with the topics as channels."""
+        ...
+
+
+def read_traffic(folder: Path, users: list[str], log: TopicLog | None = None) -> Flows | None:
     """The rates and wants of all users by topic; None if messages have points in a content space.
 
     The source is the first that exists: `histograms` (generating functions: rates by topic), `messages` with
@@ -310,7 +322,7 @@ def read_traffic(folder: Path, users: list[str], points: bool = False) -> Flows 
     Args:
         folder: the folder of tables.
         users: the ids of the users.
-        points: whether the caller reads the messages itself, by their points.
+        log: reads the messages; by default this process does it.
 
     Raises:
         InputError: a user is unknown, a rate is not a number from 0, or the matrix is too large.
@@ -318,18 +330,35 @@ def read_traffic(folder: Path, users: list[str], points: bool = False) -> Flows 
     from broadloom.storage.tables import read_table
 
     histograms = read_table(folder, "histograms")
-    messages = read_table(folder, "messages") if histograms is None and not points else None
+    if histograms is not None:
+        return _by_topic(folder, users, histograms)
+    if log is not None:
+        topics = log.topics(folder)
+        if topics is None:
+            return None
+        topics, wants = _wants(folder, users, topics)
+        return log.topic_rates(folder, users, topics), wants
+    messages = read_table(folder, "messages")
     if messages is not None:
         columns = set(messages.column_names)
         return _by_topic(folder, users, messages) if "topic" in columns and "point" not in columns else None
-    if histograms is not None:
-        return _by_topic(folder, users, histograms)
-    matrix = None if points else read_table(folder, "traffic_matrix")
+    matrix = read_table(folder, "traffic_matrix")
     return None if matrix is None else _by_level(matrix, users)
 
 
 def _by_topic(folder: Path, users: list[str], sent: pa.Table) -> Flows:
     """Rates and wants with each topic as a channel."""
+    topics, wants = _wants(folder, users, sent.column("topic").to_pylist())
+    if "rate" not in sent.column_names:
+        return summarize(sent, users, topics), wants
+    user, topic, rate = _rows(sent, "histograms", ("publisher", users), ("topic", topics))
+    rates = np.zeros(wants.shape)
+    np.add.at(rates, (user, topic), rate)
+    return rates, wants
+
+
+def _wants(folder: Path, users: list[str], sent: Iterable[str | None]) -> tuple[list[str], NDArray[np.bool_]]:
+    """All topics that are sent or wanted, and which user wants which."""
     import pyarrow as pa
 
     from broadloom.storage.tables import indices_in, require_table
@@ -337,7 +366,7 @@ def _by_topic(folder: Path, users: list[str], sent: pa.Table) -> Flows:
     subscriptions = require_table(folder, "subscriptions")
     node = subscriptions.column("node")
     wanted = subscriptions.column("topic")
-    topics = sorted({*wanted.to_pylist(), *sent.column("topic").to_pylist()} - {None})
+    topics = sorted({*wanted.to_pylist(), *sent} - {None})
     user = indices_in(node, pa.array(users, pa.string()))
     topic = indices_in(wanted, pa.array(topics, pa.string()))
     raise_for_first(
@@ -347,12 +376,7 @@ def _by_topic(folder: Path, users: list[str], sent: pa.Table) -> Flows:
     )
     wants = np.zeros((len(users), len(topics)), bool)
     wants[user, topic] = True
-    if "rate" not in sent.column_names:
-        return summarize(sent, users, topics), wants
-    user, topic, rate = _rows(sent, "histograms", ("publisher", users), ("topic", topics))
-    rates = np.zeros(wants.shape)
-    np.add.at(rates, (user, topic), rate)
-    return rates, wants
+    return topics, wants
 
 
 def _by_level(matrix: pa.Table, users: list[str]) -> Flows:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import InitVar, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,7 +29,7 @@ from broadloom.checks import (
 )
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
-from broadloom.model.channels import Grid, read_traffic, summarize
+from broadloom.model.channels import Grid, TopicLog, read_traffic, summarize
 from broadloom.notebook import html_summary
 
 if TYPE_CHECKING:
@@ -295,7 +295,14 @@ def _ids(ids: Sequence[object], count: int, kind: str) -> tuple[str, ...]:
 
 # Reads the messages of a folder. Arguments: the folder, the ids of users, the corners of their subscriptions,
 # and the approximate number of cells. Result: a grid over all of these, and each user's rates in its cells.
-TrafficReader = Callable[[Path, list[str], NDArray[np.float64], int], tuple[Grid, NDArray[np.float64]]]
+class TrafficReader(TopicLog, Protocol):
+    """Summarizes the messages of a folder of tables elsewhere than in this process."""
+
+    def grid_rates(
+        self, tables: Path, users: list[str], corners: NDArray[np.float64], channels: int
+    ) -> tuple[Grid, NDArray[np.float64]]:
+        """The grid over corners and messages, and the rates of each user in its cells."""
+        ...
 
 
 def read_market_problem(
@@ -319,7 +326,7 @@ def read_market_problem(
         headroom: if brokers have no capacity, or shares with the sum 1: the capacity of all brokers divided
             by the demand of all users.
         core_price: the price per unit of distance between brokers; between users and brokers it is 1.
-        traffic: the function that summarizes the messages; by default this process does it.
+        traffic: summarizes the messages; by default this process does it.
 
     Raises:
         InputError: a table or column is missing, or something in it is wrong.
@@ -337,13 +344,14 @@ def read_market_problem(
     names = brokers.column("broker").to_pylist()
     user_points = _points(subscribers, "place", "subscriber")
     broker_points = _points(brokers, "place", "broker")
-    known = read_traffic(path, users, points=traffic is not None)
+    known = read_traffic(path, users, traffic)
     if known is not None:
         rates, wants = known
     else:
         lo = _borders(subscribers, "lo")
         hi = _borders(subscribers, "hi")
-        grid, rates = (traffic or _traffic)(path, users, np.concatenate([lo, hi]), channels)
+        grid_rates = _grid_rates if traffic is None else traffic.grid_rates
+        grid, rates = grid_rates(path, users, np.concatenate([lo, hi]), channels)
         wants = grid.touched(lo, hi)
     core = core_price * _distances(broker_points, broker_points)
     draft = MarketProblem(
@@ -391,10 +399,10 @@ def check_has_points(columns: Iterable[str], folder: Path) -> None:
         )
 
 
-def _traffic(
+def _grid_rates(
     folder: Path, users: list[str], corners: NDArray[np.float64], channels: int
 ) -> tuple[Grid, NDArray[np.float64]]:
-    """The grid over corners and messages, and each user's rates in its cells (a `TrafficReader`)."""
+    """The grid over corners and messages, and the rates of each user in its cells."""
     from broadloom.storage.tables import require_table
 
     messages = require_table(folder, "messages")

@@ -30,7 +30,6 @@ from broadloom.errors import InputError
 from broadloom.model import (
     Grid,
     MarketProblem,
-    TrafficReader,
     check_has_points,
     read_market_problem,
     summarize,
@@ -63,7 +62,7 @@ def assign_market_on_spark(
     use_store_settings(hadoop_settings(engine))
     folder = as_path(tables).absolute()
     with session(engine) as spark:
-        problem = read_market_problem(folder, *sizes, traffic=traffic_of(spark))
+        problem = read_market_problem(folder, *sizes, traffic=SparkTraffic(spark))
         if algorithm == "steiner-mixing" and not options:
             # A remote folder of tables has only what its manifest lists.
             scratch = folder.parent if is_remote(folder) else folder
@@ -152,21 +151,37 @@ def _runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
     return starts, np.append(starts[1:], len(values))
 
 
-def traffic_of(spark: SparkSession) -> TrafficReader:
+class SparkTraffic:
     """A `TrafficReader` for `read_market_problem`: executors summarize the messages (Parquet)."""
 
-    def traffic(
-        tables: Path, users: list[str], corners: NDArray[np.float64], channels: int
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def topics(self, tables: Path) -> list[str] | None:
+        """The topics of the messages; None if messages have points in a content space."""
+        messages = self._messages(tables)
+        if "point" in messages.columns or "topic" not in messages.columns:
+            return None
+        return [row["topic"] for row in messages.select("topic").distinct().collect()]
+
+    def topic_rates(self, tables: Path, users: list[str], topics: list[str]) -> NDArray[np.float64]:
+        """As `summarize`, with the topics as channels."""
+        return summarize_log(self._messages(tables), users, topics)
+
+    def grid_rates(
+        self, tables: Path, users: list[str], corners: NDArray[np.float64], channels: int
     ) -> tuple[Grid, NDArray[np.float64]]:
-        source = (tables / "messages.parquet").absolute()
-        if not source.exists():
-            raise InputError(f"{source} is missing; on Spark, messages are read from Parquet")
-        messages = spark.read.parquet(*table_paths(source))
+        """The grid over corners and messages, and the rates of each user in its cells."""
+        messages = self._messages(tables)
         check_has_points(messages.columns, tables)
         grid = Grid.covering(np.concatenate([corners, _extremes(messages, corners.shape[1])]), channels)
         return grid, summarize_log(messages, users, grid)
 
-    return traffic
+    def _messages(self, tables: Path) -> DataFrame:
+        source = (tables / "messages.parquet").absolute()
+        if not source.exists():
+            raise InputError(f"{source} is missing; on Spark, messages are read from Parquet")
+        return self._spark.read.parquet(*table_paths(source))
 
 
 def _extremes(messages: DataFrame, axes: int) -> NDArray[np.float64]:
