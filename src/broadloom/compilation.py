@@ -44,7 +44,7 @@ def compile_kernels() -> CompiledKernels:
         The number of kernels that were compiled now, and the folder that keeps them.
 
     Raises:
-        InputError: the setting BROADLOOM_KERNEL_CACHE=0 forbids to keep them.
+        InputError: BROADLOOM_KERNEL_CACHE=0 is set, so that no compiled kernels are kept.
         StorageError: no folder for them can be written.
 
     Examples:

@@ -62,7 +62,12 @@ def maintain(
         int, typer.Option(help="Compare with a fresh build after every N events; 0: never.")
     ] = 0,
     rebaseline: Annotated[
-        bool, typer.Option("--rebaseline", help="With --fresh-every: rebaseline if a rebuild is due.")
+        bool,
+        typer.Option(
+            "--rebaseline",
+            help="With --fresh-every: rebuild the overlay with few changes if it is much worse than a fresh "
+            "build.",
+        ),
     ] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Watch for events, on Spark.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Stream the present events, then stop.")] = False,

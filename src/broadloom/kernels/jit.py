@@ -220,7 +220,7 @@ def folder_of_kernels() -> Path:
     """The folder that keeps compiled kernels.
 
     Raises:
-        InputError: the setting BROADLOOM_KERNEL_CACHE=0 forbids to keep them.
+        InputError: BROADLOOM_KERNEL_CACHE=0 is set, so that no compiled kernels are kept.
         StorageError: no folder can be written.
     """
     if not CACHE:

@@ -409,7 +409,7 @@ class RoundLog:
     def run(
         self, feed: EventFeed, events: Sequence[EventRow], fresh_every: int = 0, rebaseline: bool = False
     ) -> None:
-        """Apply events; after every `fresh_every`, compare with a fresh build and rebaseline if it is due."""
+        """Apply events; after every `fresh_every`, compare with a fresh build, and rebuild if it is due."""
         live, names = feed.live, _Names(feed.live)
         with stage("events", len(events)) as done:
             for count, outcome in enumerate(feed.take(events), start=1):
@@ -422,7 +422,7 @@ class RoundLog:
                 done(count)
 
     def _compare(self, seq: int, live: Live, names: _Names, rebaseline: bool) -> None:
-        """Add the degrees of a fresh build to the last round, and rebaseline if it is due."""
+        """Add the degrees of a fresh build to the last round, and rebuild if it is due."""
         drift = live.drift()
         self.rounds[-1] |= _fresh(drift)
         if rebaseline and live.rebuild_due(drift=drift):
