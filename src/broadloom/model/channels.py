@@ -301,7 +301,7 @@ def _duration(messages: pa.Table) -> float:
 Flows = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
 
-class TopicLog(Protocol):
+class MessageReader(Protocol):
     """A log of messages that is read elsewhere than in this process."""
 
     def topics(self, tables: Path) -> list[str] | None:
@@ -313,7 +313,7 @@ class TopicLog(Protocol):
         ...
 
 
-def read_traffic(folder: Path, users: list[str], log: TopicLog | None = None) -> Flows | None:
+def read_traffic(folder: Path, users: list[str], log: MessageReader | None = None) -> Flows | None:
     """The rates and wants of all users by topic; None if messages have points in a content space.
 
     The source is the first that exists: `histograms` (generating functions: rates by topic), `messages` with

@@ -29,7 +29,7 @@ from broadloom.checks import (
 )
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
-from broadloom.model.channels import Grid, TopicLog, read_traffic, summarize
+from broadloom.model.channels import Grid, MessageReader, read_traffic, summarize
 from broadloom.notebook import html_summary
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ def _ids(ids: Sequence[object], count: int, kind: str) -> tuple[str, ...]:
 
 # Reads the messages of a folder. Arguments: the folder, the ids of users, the corners of their subscriptions,
 # and the approximate number of cells. Result: a grid over all of these, and each user's rates in its cells.
-class TrafficReader(TopicLog, Protocol):
+class TrafficReader(MessageReader, Protocol):
     """Summarizes the messages of a folder of tables elsewhere than in this process."""
 
     def grid_rates(
