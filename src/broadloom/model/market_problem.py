@@ -293,8 +293,6 @@ def _ids(ids: Sequence[object], count: int, kind: str) -> tuple[str, ...]:
     return check_ids(listed, kind)
 
 
-# Reads the messages of a folder. Arguments: the folder, the ids of users, the corners of their subscriptions,
-# and the approximate number of cells. Result: a grid over all of these, and each user's rates in its cells.
 class TrafficReader(MessageReader, Protocol):
     """Summarizes the messages of a folder of tables elsewhere than in this process."""
 

@@ -754,9 +754,13 @@ class _Control(SessionHandler):
 
     async def _give_way(self) -> None:
         """End this agent if another one, started with `take_over`, serves the broker."""
+        checked: dict[str, Any] | None = None
         with suppress(OSError, TimeoutError):  # the check is made up when the connection is back
-            if await self._is_taken_over():
-                self._agent._taken_over(self.session.broker, self.session.client)
+            while checked is not self._present:  # others can start during the check
+                checked = self._present
+                if await self._is_taken_over():
+                    self._agent._taken_over(self.session.broker, self.session.client)
+                    return
 
     def closed(self, session: ClientSession) -> None:
         """The connection is lost: nothing is known of what was on its way."""
@@ -783,7 +787,8 @@ class _Control(SessionHandler):
             self._present = value
             # At the start of a connection, `opened` looks at what the broker has kept.
             is_new = session.up.is_set() and value["state"] == "online"
-            if self._serves and is_new and not self._is_mine():
+            is_checking = self._check is not None and not self._check.done()
+            if self._serves and is_new and not is_checking and not self._is_mine():
                 self._check = asyncio.create_task(self._give_way())
         elif message.topic == ASK and value["instance"] != self._agent.instance:
             self._agent.counts["asked"] += 1
