@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from broadloom.mqtt import client_session
-from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler
+from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler, stop_sessions
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import PINGRESP, PUBLISH, SUBACK, Connack
 
@@ -25,6 +25,9 @@ class Wire:
     def is_closing(self):
         """It stays open."""
         return False
+
+    def close(self):
+        """Nothing: the other end does not answer."""
 
     def abort(self):
         """Only noted."""
@@ -100,6 +103,29 @@ def test_a_large_packet_that_comes_slowly_is_not_given_up(monkeypatch):
         assert not wire.is_aborted
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("steps", range(1, 6))
+def test_a_connection_ends_although_stopping_its_session_is_cancelled(steps):
+    """`steps` are those of the event loop between the begin of stopping and the cancellation."""
+
+    async def scenario():
+        session = ClientSession("rome", "me", Endpoint("rome", 1883), SessionHandler())
+        wire = Wire()
+        session.connection_made(wire)
+        session.up.set()
+        session._task = asyncio.create_task(asyncio.sleep(3600))
+        stopping = asyncio.create_task(stop_sessions(session))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        stopping.cancel()
+        await asyncio.gather(stopping, session._task, return_exceptions=True)
+        assert stopping.cancelled()
+        assert (
+            wire.is_aborted == session._task.cancelled() == (steps > 0)
+        )  # a task can be cancelled before it runs
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
 async def refused():

@@ -164,16 +164,24 @@ class ClientSession(asyncio.Protocol):
 
     async def stop(self, forget: bool = False) -> None:
         """Disconnect; the broker keeps the session, or deletes it with `forget`."""
-        if self._transport is not None and self.up.is_set():
-            self.send(disconnect(0 if forget else None))
-            self._flush()
-            self._transport.close()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self._closed.wait()
+        try:
+            if self._transport is not None and self.up.is_set():
+                self.send(disconnect(0 if forget else None))
+                self._flush()
+                self._transport.close()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await self._closed.wait()
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.gather(self._task, return_exceptions=True)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """End the connection at once, and do not connect again."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
         if self._transport is not None:
             self._transport.abort()
 
@@ -489,6 +497,15 @@ class ClientSession(asyncio.Protocol):
                 self.round_trip = asyncio.get_running_loop().time() - self._pinged
         else:
             raise ProtocolError(f"an unexpected packet of kind {kind:#04x}")
+
+
+async def stop_sessions(*sessions: ClientSession) -> None:
+    """Stop sessions; if this is cancelled, even before it has begun, their connections end at once."""
+    try:
+        await asyncio.gather(*(session.stop() for session in sessions))
+    finally:
+        for session in sessions:
+            session.abort()
 
 
 def _reason(error: Exception) -> str:

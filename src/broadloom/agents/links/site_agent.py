@@ -190,7 +190,7 @@ class SiteAgent:
         await self._cancel()
         hops = self._hops.values()
         await asyncio.gather(*(hop.drain(STOP_SECONDS) for hop in hops))
-        await asyncio.gather(*(hop.stop() for hop in hops))
+        await asyncio.gather(*(hop.stop() for hop in (*hops, *self._dying)))
         await self._control.stop()
         self._unlock()
 
@@ -428,6 +428,9 @@ class SiteAgent:
         ending = self._ending.pop(neighbour, None)
         if ending is not None:
             await _end_task(ending)  # a new hop deletes what an earlier one has left
+            for earlier in [hop for hop in self._dying if hop.hop[1] == neighbour]:
+                await earlier.stop()  # it would take over the sessions of the new hop
+                self._dying.discard(earlier)
         near = self._endpoint(self.broker, None)
         far = self._endpoint(neighbour, address)
         hop = SiteHop((self.broker, neighbour), near, far, self._context, self._adopts)

@@ -23,7 +23,7 @@ from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
 from broadloom.agents.links.ring_guard import EchoQueue, RingGuard
 from broadloom.agents.links.route_orders import AgentOrders, HopReport, Route
 from broadloom.agents.links.stamps import FleetKey, Stamp, Stamps
-from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler
+from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler, stop_sessions
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import FAILED, PUBACK, PUBCOMP, PUBREC, Connack, Publish, acknowledgement
 from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX, ROUTE_STAMP
@@ -146,9 +146,11 @@ class SiteHop(SessionHandler):
 
     async def stop(self) -> None:
         """Disconnect; the brokers keep the sessions."""
-        await asyncio.gather(self._near.stop(), self._far.stop())
-        self.forwarder.release_budget()
-        self.store.close()
+        try:
+            await stop_sessions(self._near, self._far)
+        finally:
+            self.forwarder.release_budget()
+            self.store.close()
 
     async def drain(self, seconds: float) -> None:
         """Take no more messages, and finish those in flight if that does not take too long."""
@@ -525,7 +527,7 @@ class RetainedSender(SessionHandler):
                     await asyncio.sleep(0.01)
         finally:
             self._deadline = None
-            await asyncio.gather(self._near.stop(), self._far.stop())
+            await stop_sessions(self._near, self._far)
         return self._count
 
     async def opened(self, session: ClientSession, connack: Connack) -> None:
