@@ -14,6 +14,7 @@ from typing import Any
 from broadloom.agents.links.agent_files import OrdersFile, read_checked, write_checked
 from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
 from broadloom.agents.links.route_orders import AgentOrders, Epoch, Route
+from broadloom.agents.links.watch_state import WatchState
 from broadloom.errors import InputError, StorageError
 from broadloom.storage.record_journal import RecordJournal
 from damage import with_flipped_bits
@@ -52,6 +53,25 @@ def checked_value(folder: Path) -> tuple[Path, Read]:
     return path, lambda: read_checked(path)
 
 
+def known_subscriptions(folder: Path) -> tuple[Path, Read]:
+    """What an agent knows of the subscriptions at its broker, and the log lines since then."""
+    path = folder / "subscriptions.jsonl"
+    state = WatchState(path)
+    state.write({"knows_all": True}, [["c1", "stays", True, False, ["a/#", "b"], False, True, True]])
+    state.append("subscribe", "c1 0 c/+")
+    state.append("unsubscribe", "c1 b")
+    state.close()
+
+    def read() -> Any:
+        try:
+            found = WatchState(path).load()
+        except ValueError as error:  # an agent says so, and learns it anew
+            raise InputError(str(error)) from error
+        return found and found[:3]
+
+    return path, read
+
+
 def hop_memory(folder: Path) -> tuple[Path, Read]:
     """The memory of a hop: what it is of, not the packets in flight, of which a flipped bit forgets one."""
     path = folder / "a.hop"
@@ -79,6 +99,7 @@ FILES: dict[str, Callable[[Path], tuple[Path, Read]]] = {
     "orders of an agent": lambda folder: stored_orders(folder, "orders.json"),
     "changes of orders": lambda folder: stored_orders(folder, "orders-*.log"),
     "state of an agent": checked_value,
+    "subscriptions that an agent knows": known_subscriptions,
     "memory of a hop": hop_memory,
 }
 

@@ -29,6 +29,7 @@ from broadloom.agents.links.log_tail import LogTail
 from broadloom.agents.links.stamps import FleetKey
 from broadloom.agents.links.subscription_watch import SubscriptionWatch
 from broadloom.agents.links.topic_log import TopicLog
+from broadloom.agents.links.watch_state import WatchState
 from broadloom.deployment import Fleet, FleetBroker
 from broadloom.deployment.rehearsal.mosquitto_lab import free_ports, killed_with_parent, listens
 from fleet_lab import HOST, LabBroker, wait_until
@@ -490,7 +491,7 @@ def test_other_sessions_do_not_wait_forever_for_the_watch(tmp_path, monkeypatch,
 def test_a_damaged_state_is_said_and_learned_anew(tmp_path):
     state = tmp_path / "state"
     state.mkdir()
-    (state / "subscriptions.jsonl").write_text('{"format": 1, "sessions": 3}\n["c1"]\n')
+    WatchState(state / "subscriptions.jsonl").write({"sessions": 3}, [["c1"]])
 
     async def run(broker):
         async with Watched(broker, tmp_path) as rome:

@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
+from zlib import crc32
 
 from broadloom.storage import write_file
 
-FORMAT = 1
+FORMAT = 2
 MOST_BYTES = 256 << 20  # of a state that is read
 LEAST_LINES = 1 << 20  # bytes of lines after which the sessions are written anew
 
@@ -18,7 +19,8 @@ LEAST_LINES = 1 << 20  # bytes of lines after which the sessions are written ane
 class WatchState:
     """File with one JSON value per line: a header, one row per session, then one row per log line.
 
-    A line is in the file before it counts, so that a process that is killed loses none.
+    Each line is a pair of a checksum and the value. A line is in the file before it counts, so that a process
+    that is killed loses none.
 
     Args:
         path: the file; None: nothing is kept.
@@ -41,16 +43,19 @@ class WatchState:
             return None
         if self._path.stat().st_size > MOST_BYTES:
             raise ValueError("it is too large")
-        rows = self._path.read_bytes().split(b"\n")
-        rows.pop()  # empty, or truncated by the end of the process
-        header = json.loads(rows[0]) if rows else None
+        *rows, last = self._path.read_bytes().split(b"\n")
+        if _text(last[:-1]) is not None:
+            raise ValueError("the end of its last line is damaged")
+        # Otherwise the last line is empty, or truncated by the end of the process.
+        values = [_value(row, number) for number, row in enumerate(rows, 1)]
+        header = values[0] if values else None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise ValueError("its first line is not that of a subscription watch")
         count = header.get("sessions")
-        if not isinstance(count, int) or not 0 <= count < len(rows):
+        if not isinstance(count, int) or not 0 <= count < len(values):
             raise ValueError("it lacks sessions")
-        lines = [(str(kind), str(event)) for kind, event in map(json.loads, rows[count + 1 :])]
-        return header, list(map(json.loads, rows[1 : count + 1])), lines, self._path.stat().st_mtime
+        lines = [(str(kind), str(event)) for kind, event in values[count + 1 :]]
+        return header, values[1 : count + 1], lines, self._path.stat().st_mtime
 
     def write(self, header: dict[str, Any], sessions: Iterable[Any]) -> None:
         """Replace the file by a header and sessions.
@@ -62,7 +67,7 @@ class WatchState:
             return
         rows = list(sessions)
         values = [{"format": FORMAT, "sessions": len(rows)} | header, *rows]
-        data = b"".join(json.dumps(value).encode() + b"\n" for value in values)
+        data = b"".join(map(_row, values))
         self.close()
         write_file(self._path, data)
         self._base = len(data)
@@ -78,7 +83,7 @@ class WatchState:
             return
         if self._file is None:
             self._file = self._path.open("ab", buffering=0)
-        self._bytes += self._file.write(json.dumps([kind, event]).encode() + b"\n") or 0
+        self._bytes += self._file.write(_row([kind, event])) or 0
 
     def is_long(self) -> bool:
         """Whether there are so many lines that the sessions should be written anew."""
@@ -97,3 +102,23 @@ class WatchState:
         if self._file is not None:
             self._file.close()
         self._file = None
+
+
+def _row(value: Any) -> bytes:
+    """The line of a value."""
+    text = json.dumps(value).encode()
+    return b"[%d, %b]\n" % (crc32(text), text)
+
+
+def _value(row: bytes, number: int) -> Any:
+    """The value of a line, without its end."""
+    text = _text(row)
+    if text is None:
+        raise ValueError(f"line {number} is damaged")
+    return json.loads(text)
+
+
+def _text(row: bytes) -> bytes | None:
+    """The value of a line as text; None: it is not as it was written."""
+    check, _, text = row[1:-1].partition(b", ")
+    return text if check == b"%d" % crc32(text) else None
