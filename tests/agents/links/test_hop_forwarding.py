@@ -27,7 +27,7 @@ from broadloom.agents.links.hop_routing import (
     near_side,
 )
 from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
-from broadloom.agents.links.ring_guard import RingGuard
+from broadloom.agents.links.ring_guard import LONGEST_HOLD, RingGuard
 from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Epoch, HopReport, Route
 from broadloom.agents.links.site_hop import HopContext, SiteHop
 from broadloom.agents.links.stamps import MOST_CACHED, FleetKey, Stamp, Stamps
@@ -786,6 +786,21 @@ def test_copies_are_recognised_while_the_guard_begins_or_ends(begins):
     hop.clock += 60
     assert hop.sent(copy(1)) is not None
     assert hop.sent(copy(2)) is None
+
+
+def test_a_copy_behind_a_full_window_of_waiting_messages_is_recognised():
+    """While the guard is active, messages wait, and the broker sends no further ones meanwhile."""
+    hop = Hop(("b", "c"), route(4, "ab", "bc", filters=("+/b", "a/+")))
+    hop.policy.has_overlaps = True
+    hop.guard.set_bridges(["by hand"])
+
+    def copy(identifier):
+        return stamped("a/b", "a", 1, 4, "b", payload=b"same", identifiers=[identifier])
+
+    assert hop.sent(copy(1)) is not None
+    hop.clock += 2 * LONGEST_HOLD
+    assert hop.sent(copy(2)) is None
+    assert hop.sent(copy(1)) is not None  # the same message, published again
 
 
 def test_a_killed_agent_does_not_take_a_copy_for_a_new_message():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broadloom.agents.links.hop_forwarder import Hold
 from broadloom.agents.links.hop_store import HopStore
-from broadloom.agents.links.ring_guard import LEFT_SECONDS, MOST_REMEMBERED, RingGuard, content_hash
+from broadloom.agents.links.ring_guard import LONGEST_HOLD, MOST_REMEMBERED, RingGuard, content_hash
 from broadloom.agents.links.route_orders import Route
 from broadloom.agents.links.stamps import FleetKey, Stamp, Stamps
 from broadloom.mqtt.packets import Publish, replaced_publish
@@ -33,6 +33,8 @@ MARKER = f"{INTERNAL_PREFIX}marker"
 CLOSED = f"{INTERNAL_PREFIX}closed"
 # Prefixes of the topics that no hop carries: a broker's internal topics, and control topics.
 NOT_CARRIED = ("$", f"{CONTROL_ROOT}/")
+# Between two copies of a message: the second one can be behind a full window of messages that wait.
+COPIES_SECONDS = 2 * LONGEST_HOLD + 1.0
 MOST_TOPICS, LONGEST_CACHED = 100_000, 256  # topics whose routes are remembered, and characters of each
 _CODE = 32  # bytes
 
@@ -397,7 +399,7 @@ class RoutePolicy:
             before: those of equal messages directly before it that came when the guard was not active.
         """
         now = self._guard.now()
-        until, seen = self._runs.get(key, (now + LEFT_SECONDS, before))
+        until, seen = self._runs.get(key, (now + COPIES_SECONDS, before))
         if until > now and seen and not set(seen).intersection(identifiers):
             self._runs[key] = (until, (*seen, *identifiers))
             self._runs_until = max(self._runs_until, until)
@@ -405,7 +407,7 @@ class RoutePolicy:
             return True
         if len(self._runs) >= MOST_REMEMBERED:
             self._runs.clear()
-        self._runs_until = now + LEFT_SECONDS
+        self._runs_until = now + COPIES_SECONDS
         self._runs[key] = (self._runs_until, identifiers)
         return False
 
