@@ -12,11 +12,12 @@ import contextlib
 import gzip
 import io
 import itertools
+import json
 import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,8 +32,8 @@ from broadloom.console import WhatIfSession
 from broadloom.console.server import ConsoleServer
 from broadloom.deployment import TARGETS
 from broadloom.errors import BroadloomError
-from broadloom.maintenance.event_feed import events_of, fault_of
-from broadloom.model import read_link_problem
+from broadloom.maintenance.event_feed import EventFeed, RefusedEvent, events_of, fault_of
+from broadloom.model import read_assignment_problem, read_link_problem, read_market_problem
 from broadloom.pipeline.ingest import RawSource, find_files
 from broadloom.pipeline.ingest.raw_sources import LONGEST_LINE
 from broadloom.report import report
@@ -109,36 +110,116 @@ def names_for_terminals(folder: Path, is_short: bool) -> Counter[str]:
 
 
 def names_in_tables(folder: Path, is_short: bool) -> Counter[str]:
-    """Hostile ids of brokers and topics in tables of each format: refused, or the same in a plan on disk."""
+    """Hostile ids and sites in tables of link, in both formats: refused, or the same in a plan on disk."""
     found: Counter[str] = Counter()
-    texts = [*HOSTILE, *SCRIPTS, *SEQUENCES]
     numbers = itertools.count()
-    for text in texts[::8] if is_short else texts:
-        for column in ("node", "topic"):
-            rows = {"node": [f"rome{text}" if column == "node" else "rome", "oslo"]}
-            rows["topic"] = [f"t/{text}" if column == "topic" else "t/x"] * 2
+    for text in _hostile_names(is_short):
+        for column in ("node", "topic", "site"):
+            rome = f"rome{text}" if column == "node" else "rome"
+            tables = {
+                "subscriptions": {
+                    "node": [rome, "oslo"],
+                    "topic": [f"t/{text if column == 'topic' else 'x'}"] * 2,
+                },
+                "nodes": {"node": [rome, "oslo"], "site": [text if column == "site" else "south", "north"]},
+                "latency": {"src": [rome], "dst": ["oslo"], "rtt_ms": ["1.5"]},
+            }
             for form in ("csv", "parquet"):
                 where = folder / f"tables-{next(numbers)}"
                 where.mkdir()
-                found[outcome(lambda w=where, r=rows, f=form: _is_kept(w, r, f))] += 1
+                found[outcome(lambda w=where, t=tables, f=form: _is_kept(w, t, f))] += 1
     return found
 
 
-def _is_kept(folder: Path, rows: dict[str, list[str]], form: str) -> bool:
-    """Whether the ids of a table of subscriptions are those of a plan that was made of it."""
-    if form == "csv":
-        lines = [
-            ",".join('"' + text.replace('"', '""') + '"' for text in row)
-            for row in zip(rows["node"], rows["topic"], strict=True)
-        ]
-        text = "\n".join(["node,topic", *lines, ""])
-        (folder / "subscriptions.csv").write_text(text, newline="", encoding="utf-8")
-    else:
-        pa.parquet.write_table(pa.table(rows), folder / "subscriptions.parquet")
+def _hostile_names(is_short: bool) -> Sequence[str]:
+    texts = [*HOSTILE, *SCRIPTS, *SEQUENCES]
+    return texts[::8] if is_short else texts
+
+
+def _is_kept(folder: Path, tables: dict[str, dict[str, list[str]]], form: str) -> bool:
+    """Whether the ids of tables are those of a plan that was made of them."""
+    for name, columns in tables.items():
+        if form == "csv":
+            rows = [list(columns), *zip(*columns.values(), strict=True)]
+            lines = [",".join('"' + text.replace('"', '""') + '"' for text in row) for row in rows]
+            (folder / f"{name}.csv").write_text("\n".join([*lines, ""]), newline="", encoding="utf-8")
+        else:
+            times = {"rtt_ms": [1.5]} if name == "latency" else {}
+            pa.parquet.write_table(pa.table(columns | times), folder / f"{name}.parquet")
     problem = read_link_problem(folder)
     bl.link(problem.interest, problem.weights, algorithm="gm").save(folder / "plan")
     interest = bl.Plan.load(folder / "plan").interest
-    return sorted(interest.node_ids) == sorted(rows["node"]) and set(interest.topic_ids) == set(rows["topic"])
+    wanted = tables["subscriptions"]
+    return sorted(interest.node_ids) == sorted(wanted["node"]) and set(interest.topic_ids) == set(
+        wanted["topic"]
+    )
+
+
+def names_in_other_tables(folder: Path, is_short: bool) -> Counter[str]:
+    """Hostile ids in the tables of assign and market, and in events: refused, or the same on disk."""
+    found: Counter[str] = Counter()
+    for number, text in enumerate(_hostile_names(is_short)):
+        for work, columns in OTHER_TABLES.items():
+            for column in columns:
+                where = folder / f"{work.__name__}-{column}-{number}"
+                where.mkdir()
+                names = {"subscriber": "anna", "broker": "rome", "topic": "t/x"}
+                names[column] += text
+                found[outcome(lambda work=work, where=where, names=names: work(where, names))] += 1
+    return found
+
+
+def _people(folder: Path, names: dict[str, str], space: list[list[float]]) -> None:
+    """The tables of two subscribers and two brokers."""
+    points = [[0.0, 0.0], [1.0, 1.0]]
+    tables = {
+        "publisher": {"place": [[0.5, 0.5]]},
+        "subscribers": {"subscriber": [names["subscriber"], "ben"], "place": points}
+        | dict.fromkeys(("lo", "hi"), space),
+        "brokers": {"broker": [names["broker"], "oslo"], "place": points},
+    }
+    for name, columns in tables.items():
+        pa.parquet.write_table(pa.table(columns), folder / f"{name}.parquet")
+
+
+def _assigned(folder: Path, names: dict[str, str]) -> bool:
+    _people(folder, names, [[0.0], [0.0]])
+    bl.assign(read_assignment_problem(folder), "gr").save(folder / "plan")
+    problem = bl.AssignmentResult.load(folder / "plan").problem
+    ids = problem.subscriber_ids, problem.broker_ids
+    return ids == ((names["subscriber"], "ben"), (names["broker"], "oslo"))
+
+
+def _traded(folder: Path, names: dict[str, str]) -> bool:
+    empty: list[list[float]] = [[], []]
+    _people(folder, names, empty)
+    wants = {"node": [names["subscriber"], "ben"], "topic": [names["topic"]] * 2}
+    pa.parquet.write_table(pa.table(wants), folder / "subscriptions.parquet")
+    sent = {"publisher": [names["subscriber"]], "topic": [names["topic"]], "rate": [1.0]}
+    pa.parquet.write_table(pa.table(sent), folder / "histograms.parquet")
+    bl.assign(read_market_problem(folder), "greedy-packing").save(folder / "plan")
+    problem = bl.MarketResult.load(folder / "plan").problem
+    ids = problem.user_ids, problem.broker_ids
+    return ids == ((names["subscriber"], "ben"), (names["broker"], "oslo"))
+
+
+def _maintained(folder: Path, names: dict[str, str]) -> bool:
+    with bl.maintain(bl.Interest.from_lists([["t/x"], ["t/x"]], node_ids=["oslo", "bonn"])) as live:
+        joins = {"seq": 1, "kind": "join", "node": names["broker"], "topics": [names["topic"]]}
+        (done,) = EventFeed(live).take(events_of("e.jsonl", json.dumps(joins).encode()))
+        if isinstance(done, RefusedEvent):
+            raise bl.InputError(done.reason)
+        live.save(folder / "live")
+    with bl.Live.load(folder / "live") as again:
+        topics = {"t/x", names["topic"]}
+        return again.name_of(2) == names["broker"] and set(again.topic_ids) == topics
+
+
+OTHER_TABLES = {
+    _assigned: ("subscriber", "broker"),
+    _traded: ("subscriber", "broker", "topic"),
+    _maintained: ("broker", "topic"),
+}
 
 
 def names_in_exports(folder: Path, is_short: bool) -> Counter[str]:
@@ -313,6 +394,7 @@ NAMES, LOCAL = "somebody who chooses names", "a local user"
 ATTACKS = [
     InputAttack(NAMES, "escape sequences, through the command line", names_for_terminals),
     InputAttack(NAMES, "hostile ids in tables, to a plan on disk", names_in_tables),
+    InputAttack(NAMES, "hostile ids in tables of assign and market, and in events", names_in_other_tables),
     InputAttack(NAMES, "hostile texts in files for brokers", names_in_exports),
     InputAttack(NAMES, "markup in the report", names_in_the_report),
     InputAttack(NAMES, "compressed bombs and endless lines", bombs),
