@@ -90,10 +90,12 @@ class LabProcess:
         self.environment = dict(environment or {})
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
+        self._logged_before = 0  # bytes of the log
 
     def start(self) -> None:
         """Start it."""
         with self.log.open("ab") as log:
+            self._logged_before = log.tell()
             self.process = subprocess.Popen(
                 [*killed_with_parent(), *self.command],
                 stdin=subprocess.DEVNULL,
@@ -112,6 +114,11 @@ class LabProcess:
     def is_running(self) -> bool:
         """Whether it has been started and has not ended."""
         return self.process is not None and self.process.poll() is None
+
+    def has_started(self) -> bool:
+        """Whether an agent or a controller says that it runs, since it was started last."""
+        text = self.log.read_bytes()[self._logged_before :]
+        return b" runs; its controller is " in text or b"the controller answers at " in text
 
     def end(self, number: int = signal.SIGKILL) -> int:
         """Send a signal, and wait for the end; returns the exit code."""
@@ -465,6 +472,7 @@ class LiveLoad(SessionHandler):
         self.with_ids = False
         self.paused: set[str] = set()  # brokers at which nothing is published
         self._got: dict[tuple[str, int], set[int]] = defaultdict(set)
+        self._newest: dict[tuple[tuple[str, int], str, str, tuple[int, int]], int] = {}
         self._streams: dict[tuple[tuple[str, int], str, str], Stream] = {}
         self._numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
         self._since: dict[tuple[tuple[str, int], str], int] = {}  # client, topic: when it subscribed
@@ -609,6 +617,9 @@ class LiveLoad(SessionHandler):
         self.arrivals["all"] += 1
         if broker == key[0]:
             return
+        newest = self._newest.get((key, broker, topic, lane), -1)
+        self.arrivals["reordered"] += number < newest
+        self._newest[key, broker, topic, lane] = max(number, newest)
         self.latencies.append(time.monotonic() - at)
         self.origins.append(broker)
         filters = self.filters[key]
@@ -677,6 +688,7 @@ class LiveLoad(SessionHandler):
             "overtaken": len(self.overtaken()),
             "doubled": len(self.doubled),
             "leaked": self.arrivals["leaked"],  # to clients that did not subscribe to their topics
+            "reordered": self.arrivals["reordered"],  # behind later ones of their lane
         }
 
     async def recovery(self, seconds: float = WAIT_SECONDS) -> float:

@@ -10,12 +10,15 @@ import asyncio
 import os
 import random
 import resource
+import shutil
 import signal
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
-from live_lab import LabProcess, LiveLab, LiveLoad
+from live_lab import LabProcess, LiveLab, LiveLoad, until
 
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
@@ -123,7 +126,8 @@ async def jump_clock(lab: LiveLab, _: LiveLoad, rng: random.Random, is_short: bo
 async def fill_disk(lab: LiveLab, _: LiveLoad, rng: random.Random, is_short: bool) -> None:
     """No file of an agent or of the controller can grow for a few seconds."""
     process = rng.choice([lab.controller, *lab.agents.values()])
-    await lab.settled()  # a process that starts on a full disk ends, with one line
+    await until(process.has_started, "it runs: a process that starts on a full disk ends, with one line")
+    await lab.settled()
     with _no_growth(process):
         await asyncio.sleep(1 if is_short else rng.choice((3, 8)))
     assert process.is_running()
@@ -156,6 +160,14 @@ async def _immutable(folder: os.PathLike[str], change: str) -> None:
     """Forbid changes of a folder even to root, or allow them again; the file system must be able to."""
     command = await asyncio.create_subprocess_exec("chattr", change, folder)
     assert await command.wait() == 0, f"chattr {change} does not work here"
+
+
+def can_forbid_changes(folder: Path) -> bool:
+    """Whether changes of a folder can be forbidden here: as root, on a file system that can do it."""
+    if shutil.which("chattr") is None:
+        return False
+    done = [subprocess.run(["chattr", change, folder], capture_output=True) for change in ("+i", "-i")]
+    return all(one.returncode == 0 for one in done)
 
 
 async def second_agent(lab: LiveLab, _: LiveLoad, rng: random.Random, is_short: bool) -> None:
