@@ -102,15 +102,22 @@ class ApiServer:
         self._socket.close()
 
 
-class _QuietServer(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+class ClosingServer(uvicorn.Server):
+    """Server of uvicorn that leaves no connection open when it ends."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more connections, finish the requests, and end all connections."""
         for server in self.servers:
             await close_server(server)
         await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()  # with TLS, it would wait for the client to end it
+
+
+class _QuietServer(ClosingServer):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 def guarded_http(

@@ -33,7 +33,7 @@ try:
     from fastapi import FastAPI, Request, Response
     from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
-    from broadloom.agents.http_server import LARGEST_HEAD, guarded_http
+    from broadloom.agents.http_server import LARGEST_HEAD, ClosingServer, guarded_http
 except ImportError as error:
     raise missing_extra("fastapi or uvicorn", "serve", "the console needs it") from error
 
@@ -107,7 +107,7 @@ class ConsoleServer:
             lifespan="off",
             h11_max_incomplete_event_size=LARGEST_HEAD,
         )
-        self.server = uvicorn.Server(config)
+        self.server = ClosingServer(config)
 
     @property
     def address(self) -> str:

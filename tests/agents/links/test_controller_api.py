@@ -604,6 +604,26 @@ def test_an_agent_that_cannot_follow_says_why(error, reason, caplog):
     assert caplog.messages[-1].endswith(reason)
 
 
+@pytest.mark.needs("openssl")
+def test_a_client_that_does_not_end_its_tls_connection_leaves_none_open(tmp_path):
+    """It keeps the connection after an answer; pytest fails if a socket leaks."""
+    own = authority(tmp_path / "own")
+    held = []
+
+    def connect(address):
+        plain = socket.create_connection(address, 10.0)
+        held.append(tls_context(str(own / "ca.crt")).wrap_socket(plain, server_hostname=address.host))
+        held[0].sendall(b"GET /nowhere HTTP/1.1\r\nHost: rome\r\n\r\n")
+        assert held[0].recv(100).startswith(b"HTTP/1.1 4")
+
+    run(
+        lambda _, address: asyncio.to_thread(connect, address),
+        tls=(str(own / "broker.crt"), str(own / "broker.key")),
+    )
+    gc.collect()
+    held[0].close()
+
+
 def test_both_threads_of_an_agent_say_once_that_the_controller_is_away(caplog, monkeypatch):
     monkeypatch.setattr(controller_client, "FIRST_PAUSE", 0.0)
     client = ControllerClient(ListedOrders, "rome", None)
