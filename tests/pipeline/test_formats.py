@@ -448,3 +448,19 @@ def test_the_memory_for_a_dump_does_not_grow_with_it(name, tmp_path):
             assert tracemalloc.get_traced_memory()[1] < len(data) / 3
         finally:
             tracemalloc.stop()
+
+
+def test_a_log_that_grows_while_it_is_read_has_the_rows_of_its_first_reading(tmp_path):
+    """The log of a running broker is read twice: a later line can end a subscription."""
+    path = tmp_path / "rome.log"
+    path.write_text("1700000000: c1 1 t/1\n17000")
+
+    class Growing(io.FileIO):
+        def seek(self, position, whence=io.SEEK_SET):
+            with path.open("a") as log:
+                log.write("00001: c2 1 t/2\n17000")
+            return super().seek(position, whence)
+
+    with Growing(path) as file:
+        rows = [(row.client, row.filter, row.reason) for row in BY_NAME["mosquitto"].rows(file)]
+    assert rows == [("c1", "t/1", None), ("c2", "t/2", None), (None, None, "cut in the middle")]

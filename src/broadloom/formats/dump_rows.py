@@ -42,10 +42,14 @@ class DumpRow(NamedTuple):
 
 
 class DumpText:
-    """The text of a dump, which is read in blocks, any number of times, from an open file."""
+    """The text of a dump, which is read in blocks, any number of times, from an open file.
+
+    Once it is read to its end, what a running broker adds to the file is not read.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
+        self._size: int | None = None  # in bytes; None: the end is not reached yet
 
     @classmethod
     def of(cls, text: str) -> DumpText:
@@ -56,11 +60,16 @@ class DumpText:
         """The text in pieces, without a byte order mark; bytes that are not UTF-8 are escaped."""
         decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._file.seek(0)
-        block = self._file.read(_BLOCK_BYTES).removeprefix(b"\xef\xbb\xbf")
-        while block:
-            yield decoder.decode(block)
-            block = self._file.read(_BLOCK_BYTES)
+        at = 0
+        while block := self._file.read(self._most_after(at)):
+            yield decoder.decode(block if at else block.removeprefix(b"\xef\xbb\xbf"))
+            at += len(block)
+        self._size = at
         yield decoder.decode(b"", final=True)
+
+    def _most_after(self, at: int) -> int:
+        """The most bytes to read from a position on."""
+        return _BLOCK_BYTES if self._size is None else min(_BLOCK_BYTES, self._size - at)
 
     def lines(self) -> Iterator[str]:
         r"""The text between line ends; parts of it if it is longer than `LONGEST_ENTRY`.
