@@ -520,6 +520,34 @@ def test_our_fence_leaves_the_session_at_home_before_the_client_goes_back():
     assert kinds[3:5] == [PUBACK, UNSUBSCRIBE & 0xF0]
 
 
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_preparation_that_ends_before_home_answers_leaves_no_connection_there(is_cancelled, monkeypatch):
+    """The agent stops, or the move is given up."""
+
+    async def check() -> BaseException | None:
+        system = RelayedSystem(ScriptedBroker())
+        move = await system.start()
+        preparing = asyncio.create_task(move.prepare())
+        answer = system.home._answer
+
+        def end(raw: bytes, writer: asyncio.StreamWriter) -> None:
+            if is_cancelled:
+                preparing.cancel()
+            else:
+                move.give_up()
+                answer(raw, writer)
+
+        monkeypatch.setattr(system.home, "_answer", end)
+        (error,) = await asyncio.gather(preparing, return_exceptions=True)
+        async with asyncio.timeout(LIMIT):
+            while system.home.open:
+                await asyncio.sleep(0)
+        await system.stop()
+        return error
+
+    assert isinstance(asyncio.run(check()), asyncio.CancelledError if is_cancelled else UnreachableError)
+
+
 def test_a_move_that_is_given_up_does_not_take_the_session_at_home_over():
     async def check() -> list[bytes]:
         system = RelayedSystem(ScriptedBroker())

@@ -200,6 +200,9 @@ class RelayedMove:
             window=LAST_ID,
         )
         await witness.open()
+        if self.is_over:
+            witness.close()
+            raise UnreachableError("the move was given up meanwhile")
         self._witness = witness
         own = tuple((text, min(quality, 1)) for text, quality in self.plan.filters)
         await witness.subscribe((*own, (self._fence, 1)))

@@ -228,6 +228,9 @@ class SessionReader:
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ProtocolError) as error:
             self.close()
             raise UnreachableError(f"{self._address} does not answer: {error!r:.80}") from error
+        except asyncio.CancelledError:
+            self.close()
+            raise
         if answer[0] != CONNACK or answer[3]:
             self.close()
             raise UnreachableError(f"{self._address} refuses the agent: {answer[3]:#04x}")
