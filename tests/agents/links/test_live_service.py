@@ -22,9 +22,13 @@ from broadloom.agents.links.controller_service import (
 from broadloom.agents.links.fleet_planner import FleetPlanner
 from broadloom.agents.links.live_status import is_healthy
 from broadloom.agents.links.relink_search import in_process
+from broadloom.agents.links.route_orders import AgentOrders, Epoch, Route
+from broadloom.agents.links.site_agent import SiteAgent
+from broadloom.agents.links.stamps import FleetKey
 from broadloom.deployment import FleetBroker
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.errors import InputError, UnreachableError
+from broadloom.mqtt.endpoint import Endpoint
 from fleet_lab import fleet_lab, wait_until
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
@@ -334,6 +338,36 @@ def test_an_agent_that_takes_over_ends_the_older_one(tmp_path):
             await asyncio.gather(newer, return_exceptions=True)
 
         asyncio.run(test())
+
+
+def test_an_agent_that_stops_while_it_ends_a_hop_leaves_no_connection(tmp_path):
+    """The task that ends the hop can be cancelled before it begins, and at each of its steps."""
+    routes = {1: Route(1, ("x",), frozenset({("rome", "oslo"), ("oslo", "rome")}), since=1)}
+
+    async def scenario(lab, steps):
+        def endpoint(broker, _):
+            return Endpoint(HOST, lab.brokers[broker].port)
+
+        def is_up():
+            hop = agent.report().hops.get("oslo")
+            return hop is not None and hop.near_up and hop.far_up
+
+        agent = SiteAgent("rome", endpoint, tmp_path / "state", FleetKey(KEY))
+        await agent.start()
+        epoch = Epoch(steps + 1, "c")
+        agent.apply(AgentOrders(epoch, 1, 1, routes=routes))
+        await until(is_up)
+        (hop,) = agent._hops.values()
+        agent.apply(AgentOrders(epoch, 2, 2))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await agent.stop()
+        for session in (hop._near, hop._far):
+            assert session._transport is None or session._transport.is_closing()
+
+    with fleet_lab(tmp_path, rome="", oslo="") as lab:
+        for steps in range(6):
+            asyncio.run(scenario(lab, steps))
 
 
 def test_down_ends_in_time_and_names_what_is_left(tmp_path):

@@ -758,12 +758,16 @@ class _Control(SessionHandler):
     async def _give_way(self) -> None:
         """End this agent if another one, started with `take_over`, serves the broker."""
         checked: dict[str, Any] | None = None
-        with suppress(OSError, TimeoutError):  # the check is made up when the connection is back
+        try:
             while checked is not self._present:  # others can start during the check
                 checked = self._present
                 if await self._is_taken_over():
                     self._agent._taken_over(self.session.broker, self.session.client)
                     return
+        except BrokerRefusedError as error:
+            self._agent.problem(str(error))
+        except (OSError, TimeoutError):
+            pass  # the check is made up when the connection is back
 
     def closed(self, session: ClientSession) -> None:
         """The connection is lost: nothing is known of what was on its way."""
