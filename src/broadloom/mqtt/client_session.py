@@ -430,6 +430,8 @@ class ClientSession(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
+        if self._connack is not None and self._connack.cancelled():
+            return  # the session stops, or the broker has answered too late
         handler = self._handler
         self._incomplete += len(data)
         if self._incomplete >= PROGRESS_BYTES:
