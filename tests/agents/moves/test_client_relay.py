@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import subprocess
 import sys
@@ -593,6 +594,31 @@ def test_a_client_that_is_sent_back_during_the_takeover_stays_at_home():
     finally:
         can_send.set()
         mover.stop()
+
+
+def test_a_broker_that_does_not_answer_keeps_no_connection_when_the_agent_ends(monkeypatch):
+    """The relay waits for its answer, and the agent does not."""
+    monkeypatch.setattr(client_relay, "CLOSING_SECONDS", 0.0)
+    (port,) = free_ports(1)
+    mover = OrdinaryMover(Mock(), Mock(), Login(), Address(HOST, port), None, 1.0, 0.01, "secret")
+    mover.start([])
+    with socket.create_server((HOST, 0)) as broker, socket.create_connection((HOST, port), LIMIT) as client:
+        try:
+            foreign = Address(*broker.getsockname())
+            move = RelayedMove(
+                RelayPlan("0" * 16, CLIENT, (), foreign, foreign, foreign), Login(), 1.0, 0.0, ""
+            )
+            move.is_leaving = True
+            mover._relay.moves[CLIENT] = move
+            client.sendall(CONNECT_C1)
+            broker.settimeout(LIMIT)
+            waiting, _ = broker.accept()
+        finally:
+            mover.stop()
+        with waiting:
+            waiting.settimeout(LIMIT)
+            while waiting.recv(1_000):
+                pass
 
 
 def test_the_session_at_home_is_kept_for_ever_if_its_expiry_is_not_known():

@@ -343,12 +343,8 @@ class OrdinaryMover:
         pass
 
     def _run(self, started: Future[None]) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._serve(started))
-        finally:
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # ends what still waits for a broker
+            runner.run(self._serve(started))
 
     async def _serve(self, started: Future[None]) -> None:
         self._stopping = asyncio.Event()
