@@ -14,6 +14,7 @@ from broadloom.storage.documents import (
 )
 from broadloom.storage.folders import (
     lock_folder,
+    lock_private_folder,
     new_folder,
     private_folder,
     remove_path,
@@ -70,6 +71,7 @@ __all__ = [
     "local_path",
     "lock_folder",
     "lock_handle",
+    "lock_private_folder",
     "new_folder",
     "private_folder",
     "read_plan_json",

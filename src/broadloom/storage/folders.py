@@ -49,6 +49,20 @@ def private_folder(path: Path) -> None:
             folder.mkdir(mode=0o700, exist_ok=True)
 
 
+def lock_private_folder(path: Path) -> int:
+    """Make a folder for its owner only, if it is missing, and lock it as `lock_folder` does.
+
+    Raises:
+        InputError: the path is a file, or another handle holds the lock.
+        StorageError: the folder cannot be made or opened.
+    """
+    try:
+        private_folder(path)
+    except OSError as error:
+        raise error_from_os(f"{path} cannot be created", error) from error
+    return lock_folder(path)
+
+
 @contextmanager
 def new_folder(
     path: Path, overwrite: bool = False, endings: tuple[str, ...] = _OUR_ENDINGS

@@ -325,11 +325,11 @@ def test_an_agent_that_takes_over_ends_the_older_one(tmp_path):
         async def test():
             ready = asyncio.Event()
             older = asyncio.create_task(serve_agent(AgentOptions(fleet, "rome", tmp_path / "1"), ready.set))
-            await ready.wait()
+            await asyncio.wait_for(ready.wait(), 60)
             ready.clear()
             options = AgentOptions(fleet, "rome", tmp_path / "2", take_over=True)
             newer = asyncio.create_task(serve_agent(options, ready.set))
-            await ready.wait()
+            await asyncio.wait_for(ready.wait(), 60)
             with pytest.raises(UnreachableError, match="a second agent of broker 'rome' runs somewhere"):
                 await asyncio.wait_for(older, 30)
             await asyncio.sleep(1)
@@ -368,6 +368,16 @@ def test_an_agent_that_stops_while_it_ends_a_hop_leaves_no_connection(tmp_path):
     with fleet_lab(tmp_path, rome="", oslo="") as lab:
         for steps in range(6):
             asyncio.run(scenario(lab, steps))
+
+
+def test_a_state_that_is_no_folder_is_bad_input(tmp_path):
+    state = tmp_path / "state"
+    state.touch()
+    with (
+        live_lab(tmp_path, "rome") as (_, path),
+        pytest.raises(InputError, match="state cannot be created: "),
+    ):
+        ControllerService(ControllerOptions(bl.Fleet.load(path), state))
 
 
 def test_down_ends_in_time_and_names_what_is_left(tmp_path):

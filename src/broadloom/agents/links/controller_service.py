@@ -45,7 +45,7 @@ from broadloom.agents.links.stamps import FleetKey
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.errors import BroadloomError, InputError
 from broadloom.mqtt.client_session import watched_task
-from broadloom.storage import RecordJournal, lock_folder, private_folder
+from broadloom.storage import RecordJournal, lock_private_folder
 
 if TYPE_CHECKING:
     from broadloom.agents.moves.move_service import AgentConfig
@@ -125,10 +125,9 @@ class ControllerService:
         check_live(fleet)
         self._options = options
         self._key = FleetKey(fleet.live.key())
-        private_folder(options.state)
         folder = None if options.down else options.state
         with ExitStack() as opened:  # closed if one of them is damaged
-            self._lock = lock_folder(options.state)
+            self._lock = lock_private_folder(options.state)
             opened.callback(os.close, self._lock)
             self._journal = opened.enter_context(RecordJournal(options.state / JOURNAL))
             self.controller = FleetController(

@@ -31,13 +31,13 @@ from broadloom.agents.moves.move_service import AgentConfig, login_of, part_of, 
 from broadloom.agents.moves.traffic_summary import Site
 from broadloom.checks import check_count, check_names, check_number
 from broadloom.deployment.fleet_file import LARGEST_WINDOW
-from broadloom.errors import InputError, error_from_os
+from broadloom.errors import InputError
 from broadloom.model import Interest, Overlay, Weights, publishers_among
 from broadloom.mqtt.client_session import watched_task
 from broadloom.mqtt.endpoint import PASSWORD_VARIABLE, Address, Endpoint, Login
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT
 from broadloom.plans import Plan
-from broadloom.storage import RecordJournal, lock_folder, private_folder
+from broadloom.storage import RecordJournal, lock_private_folder
 
 T = TypeVar("T")
 LOG = logging.getLogger("broadloom.live")
@@ -103,7 +103,7 @@ class EmbeddedLinks:
         self._endpoint = endpoint
         self._state = state
         self._patience = patience
-        self._lock: int | None = _open_folder(state)
+        self._lock: int | None = lock_private_folder(state)
         self._thread: threading.Thread | None = None
         self._started: Future[asyncio.AbstractEventLoop] = Future()
         self._stopped: asyncio.Future[None]
@@ -288,14 +288,6 @@ def _own_key(path: Path) -> FleetKey:
     if not path.exists():
         FleetKey.write(path)
     return FleetKey.load(path)
-
-
-def _open_folder(folder: Path) -> int:
-    try:
-        private_folder(folder)
-    except OSError as error:
-        raise error_from_os(f"{folder} cannot be created", error) from error
-    return lock_folder(folder)
 
 
 def address_endpoints(

@@ -30,12 +30,12 @@ from broadloom.agents.links.ring_guard import RingGuard
 from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Route
 from broadloom.agents.links.site_hop import FORGET_SECONDS, HopContext, SiteHop, end_session, hop_client
 from broadloom.agents.links.stamps import FleetKey
-from broadloom.errors import InputError, StorageError, UnreachableError, error_from_os
+from broadloom.errors import InputError, StorageError, UnreachableError
 from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler, watched_task
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import FAILED, PUBACK, RETAIN_AVAILABLE, Connack, Publish, acknowledgement
 from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX
-from broadloom.storage import lock_folder, private_folder
+from broadloom.storage import lock_private_folder
 
 LOG = logging.getLogger("broadloom.live")
 PRESENCE = f"{INTERNAL_PREFIX}agent"
@@ -168,7 +168,7 @@ class SiteAgent:
             StorageError: the state cannot be read or written.
             UnreachableError: another agent has taken over meanwhile.
         """
-        self._lock = _open_folder(self._folder)
+        self._lock = lock_private_folder(self._folder)
         self._state = read_checked(self._folder / STATE)
         stored = self._file.load()
         if stored is not None:
@@ -813,14 +813,6 @@ class _Control(SessionHandler):
 async def _end_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _open_folder(folder: Path) -> int:
-    try:
-        private_folder(folder)
-    except OSError as error:
-        raise error_from_os(f"{folder} cannot be created", error) from error
-    return lock_folder(folder)
 
 
 def _safe(name: str) -> str:
