@@ -755,7 +755,7 @@ class _Control(SessionHandler):
             return True
         return False
 
-    async def _give_way(self) -> None:
+    async def _end_if_taken_over(self) -> None:
         """End this agent if another one, started with `take_over`, serves the broker."""
         checked: dict[str, Any] | None = None
         try:
@@ -796,7 +796,7 @@ class _Control(SessionHandler):
             is_new = session.up.is_set() and value["state"] == "online"
             is_checking = self._check is not None and not self._check.done()
             if self._serves and is_new and not is_checking and not self._is_mine():
-                self._check = asyncio.create_task(self._give_way())
+                self._check = asyncio.create_task(self._end_if_taken_over())
         elif message.topic == ASK and value["instance"] != self._agent.instance:
             self._agent.counts["asked"] += 1
             session.publish(ANSWER, self._presence("online", value["question"]))
