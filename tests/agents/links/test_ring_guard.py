@@ -253,6 +253,25 @@ def test_messages_without_a_stamp_wait_and_others_pass_them_unless_an_agent_has_
     assert not bench.queue.waiting
 
 
+def test_a_message_with_a_stamp_waits_no_longer_than_for_those_of_agents():
+    """Otherwise the next one would pass it, and a second copy of it would be taken for a new message."""
+    bench = Bench()
+    bench.guard.set_bridges({"hand"})
+    bench.arrive(b"client")
+    bench.advance(bench.guard.hold / 2)
+    bench.arrive(b"marker", topic="$broadloom/marker")
+    bench.arrive(b"another client")
+    bench.arrive(b"first", at="a")
+    assert bench.texts() == []
+    bench.advance(bench.guard.hold / 2)
+    assert bench.texts() == [b"client", b"marker", b"first"]
+    bench.arrive(b"second", at="a")
+    assert bench.texts()[3:] == [b"second"]
+    bench.advance(bench.guard.hold / 2)
+    assert bench.texts()[4:] == [b"another client"]
+    assert not bench.queue.waiting
+
+
 def test_a_message_waits_no_longer_when_its_original_arrives():
     bench = Bench()
     bench.guard.set_bridges({"hand"})

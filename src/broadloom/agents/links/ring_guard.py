@@ -334,6 +334,7 @@ class EchoQueue:
     def _release(self) -> None:
         """Let messages go whose time has come, or which are too many; or all, if the guard is off."""
         guard = self._guard
+        had_control = bool(self._control)
         while self.waiting:
             number, first = next(iter(self.waiting.items()))
             wait = first.leaves_at - guard.now()
@@ -341,12 +342,16 @@ class EchoQueue:
                 if not self._has_timer:
                     self._has_timer = True
                     self._later(wait, self._wake)
-                return
+                break
             if numbers := self._equal.get(first.content):
                 numbers.remove(number)
                 if not numbers:
                     del self._equal[first.content]
             self._let_go(number)
+        if had_control and not self._control:  # those that waited for it pass the others now, in their order
+            for number in [number for number, one in self.waiting.items() if not one.leaves_at]:
+                if number in self.waiting:  # a lost connection has not cleared them
+                    self._let_go(number)
 
     def _let_go(self, number: int) -> None:
         message = self.waiting.pop(number).message
