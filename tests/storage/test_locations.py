@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs
 from typer.testing import CliRunner
 
 import broadloom as bl
@@ -37,6 +38,20 @@ def test_a_uri_never_becomes_a_local_folder(tmp_path, monkeypatch):
 def test_a_scheme_that_nobody_knows_is_refused():
     with pytest.raises((InputError, bl.MissingExtraError), match=r"nowhere://x/"):
         as_path("nowhere://x/y").exists()
+
+
+def test_a_missing_client_of_hadoop_is_an_error_in_one_line(monkeypatch):
+    """PyArrow lists all paths where it has looked for the libraries."""
+
+    class NoLibraries:
+        @staticmethod
+        def from_uri(_):
+            raise OSError("Unable to load libjvm\n" + "dlopen(/usr/lib/jvm/libjvm.so) failed\n" * 100)
+
+    monkeypatch.setattr(fs, "FileSystem", NoLibraries)
+    locations._store.cache_clear()
+    with pytest.raises(bl.MissingExtraError, match=r"^hdfs://head:8020/ needs .*\(Unable to load libjvm\)$"):
+        as_path("hdfs://head:8020/out").exists()
 
 
 def test_a_plan_is_saved_and_loaded_at_a_uri(store):

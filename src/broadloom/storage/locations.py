@@ -352,6 +352,11 @@ def _store(scheme: str, authority: str) -> FileSystem:
         if scheme in _HADOOP:
             return fs.FileSystem.from_uri(uri)[0]
     except (OSError, AttributeError, ValueError, NotImplementedError) as error:
+        if scheme in _HADOOP and re.search("libhdfs|libjvm", str(error)):
+            first_line = str(error).partition("\n")[0]  # then follows each path that was tried
+            raise MissingExtraError(
+                f"{uri} needs libhdfs.so and Java; set HADOOP_HOME, JAVA_HOME and CLASSPATH ({first_line})"
+            ) from error
         reason = " ".join(str(error).split())
         raise StorageError(f"PyArrow cannot open {uri}: {reason}") from error
     try:
