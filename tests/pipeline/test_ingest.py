@@ -93,6 +93,13 @@ def test_the_tables_can_be_linked(ingested):
     assert problem.weights.kind == "sites"
 
 
+def test_twenty_thousand_rows_take_few_jobs(raw, spark, tmp_path):
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
+    before = set(jobs())
+    ingest([str(raw[0])], tmp_path / "tables", spark=spark)
+    assert 0 < len(set(jobs()) - before) <= 40
+
+
 def test_the_ledger_is_saved(ingested):
     assert RowLedger.load(ingested[0]) == ingested[1]
 

@@ -5,11 +5,14 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
-from broadloom import InputError, MissingExtraError
+from broadloom import InputError, MissingExtraError, StorageError
+from broadloom.cli.app import app
 from broadloom.pipeline import RunConfig
-from broadloom.pipeline.ingest import ingest
+from broadloom.pipeline.ingest import ingest, raw_sources
 from broadloom.pipeline.ingest.raw_sources import RawSource, find_files
+from broadloom.storage import locations
 
 COMMON = '{"node": "rome", "topic": "t/0"}\n'
 
@@ -48,6 +51,20 @@ def test_a_column_of_json_that_appears_late_is_known(tmp_path):
     assert "rack" in nodes.names
 
 
+def test_a_column_of_json_can_appear_after_the_part_that_is_searched(tmp_path, monkeypatch):
+    """Only the note on columns that are not used is from the beginning of the file."""
+    monkeypatch.setattr(raw_sources, "_SCANNED_BYTES", 1000)
+    late = '{"hub": "oslo", "filter": "t/1", "clientid": "c", "qos": 1}\n'
+    (tmp_path / "subscriptions.jsonl").write_text(COMMON * 5000 + late)
+    (tmp_path / "nodes.jsonl").write_text('{"node": "rome"}\n' * 5000 + '{"node": "oslo", "rack": "r1"}\n')
+    [declared] = find_files([RawSource.parse(f"subscriptions(node:hub)={tmp_path}/subscriptions.jsonl")])
+    assert declared.names_of("node") == ["hub"]
+    nodes, wanted = find_files([RawSource(str(tmp_path))])
+    assert {"clientid", "filter"} <= set(wanted.names)
+    assert wanted.dropped == ()
+    assert "rack" in nodes.names
+
+
 def test_a_required_column_of_json_can_appear_late(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"node": "rome"}\n' * 5000 + COMMON)
     [found] = find_files([RawSource(str(tmp_path))])
@@ -76,6 +93,46 @@ def test_values_of_hive_folders_reach_the_tables(spark, tmp_path):
         "subscriptions: not used: column qos"
         in json.loads((tmp_path / "out/ingest.json").read_text())["notes"]
     )
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("raw", ["raw", "s3a://bucket/raw"])
+def test_a_store_that_does_not_answer_leaves_no_local_folder(tmp_path, monkeypatch, raw):
+    """Neither a source nor the output becomes a folder named `s3a:`."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "subscriptions.csv").write_text("node,topic\na,t\n")
+    (tmp_path / "run.toml").write_text(f'sources = ["{raw}"]\noutput = "s3a://bucket/out"\n')
+    before = sorted(tmp_path.rglob("*"))
+    locations._store.cache_clear()
+    try:
+        for words in (["ingest", raw, "-o", "s3a://bucket/out"], ["run", "run.toml"]):
+            done = CliRunner().invoke(app, words)
+            assert isinstance(done.exception, StorageError), done.output
+            assert str(done.exception).startswith("s3a://bucket/")
+    finally:
+        locations._store.cache_clear()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.spark
+def test_a_file_uri_is_the_local_path(spark, tmp_path, monkeypatch):
+    """As a source and as the output; the tables have the same bytes, and no folder is named `file:`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "subscriptions.csv").write_text("node,topic\nrome,t/1\noslo,t/2\n")
+    ingest(["raw"], "local", spark=spark)
+    ingest([f"file://{tmp_path}/raw"], f"file://{tmp_path}/by-uri", spark=spark)
+    local, by_uri = (
+        {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("local", "by-uri")
+    )
+    assert by_uri == local
+    assert {path.name for path in tmp_path.iterdir()} == {"raw", "local", "by-uri"}
 
 
 @pytest.mark.spark

@@ -222,6 +222,14 @@ def test_a_jvm_that_dies_is_an_error_in_one_line():
     assert done.stdout.count("\n") == 1
 
 
+def test_a_command_prints_no_warnings_of_java_and_the_address_of_the_web_page(tmp_path):
+    (tmp_path / "subscriptions.csv").write_text("node,topic\nrome,t/1\n")
+    command = [sys.executable, "-m", "broadloom.cli", "ingest", str(tmp_path), "-o", str(tmp_path / "out")]
+    command += ["--ui", "--master", "local[1]", "--conf", "spark.driver.memory=1g"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"Spark: http://127\.0\.0\.1:\d+\n", done.stderr)
+
+
 WRONG_SETTING = """
 import sys
 from broadloom import InputError
