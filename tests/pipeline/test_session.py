@@ -94,6 +94,18 @@ def test_other_errors_are_not_storage_errors():
     assert module.storage_error(ValueError("No space left on device")) is None
 
 
+def test_a_python_that_executors_lack_is_named():
+    trace = (
+        "Job aborted due to stage failure: Task 1 in stage 3.0 failed 4 times: java.io.IOException: "
+        'Cannot run program "./environment/bin/python": error=2, No such file or directory\n\tat x'
+    )
+    error = module.python_error(Py4JError(trace))
+    assert isinstance(error, InputError)
+    assert "no program ./environment/bin/python; set PYSPARK_PYTHON" in str(error)
+    assert module.python_error(Py4JError("java.io.IOException: incorrect header check")) is None
+    assert module.python_error(ValueError(trace)) is None
+
+
 def test_errors_of_spark_are_classified_by_their_cause():
     call = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
     for trace, kind, reason in (

@@ -94,7 +94,9 @@ def read_link_problem(
     _check_options(source, {"missing": missing, "floor": floor}, {"inner": inner, "outer": outer})
     if source == "latency":
         if latency is None:
-            raise InputError(f"{path} has no table latency; choose other weights or add it")
+            raise InputError(
+                f"{path} has no table latency; add it, or choose auto, coordinates, sites or uniform"
+            )
         chosen = _from_latency(latency, nodes, missing or "refuse", floor)
     elif source == "coordinates":
         chosen = _from_coordinates(nodes, path)

@@ -69,6 +69,7 @@ _STORAGE_FAULT = re.compile(
     r"[^:\n]*(?:No space left on device|Disk quota exceeded|Read-only file system|Input/output error"
     r"|Permission denied)\)?"
 )
+_MISSING_PYTHON = re.compile(r'Cannot run program "([^"\n]+)": .*No such file or directory')
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ def session(engine: SparkEngine | None = None, spark: SparkSession | None = None
     it is not stopped. Otherwise a session is started, and stopped when the block ends.
 
     Raises:
-        InputError: a session is running with other settings than the engine's, or Spark refuses a setting.
+        InputError: a session is running with other settings than the engine's, Spark refuses a setting, or
+            PYSPARK_PYTHON names a program that the executors do not have.
         MissingExtraError: pyspark or Java is not installed.
         StorageError: Spark cannot read or write a file, for example because a disk is full.
         UnreachableError: the cluster does not answer, or the JVM does not start or dies.
@@ -151,7 +153,7 @@ def session(engine: SparkEngine | None = None, spark: SparkSession | None = None
     except BroadloomError:
         raise
     except Exception as error:
-        fault = storage_error(error)
+        fault = storage_error(error) or python_error(error)
         if fault is not None:
             raise fault from error
         if _answers(started):
@@ -222,6 +224,21 @@ def storage_error(error: Exception) -> StorageError | None:
         return None
     found = _STORAGE_FAULT.search(_java_trace(error))
     return StorageError(f"Spark cannot read or write a file: {found[0].strip()}") if found else None
+
+
+def python_error(error: Exception) -> InputError | None:
+    """An `InputError` if executors do not have the Python that PYSPARK_PYTHON names; otherwise None."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, (PySparkException, Py4JError)):
+        return None
+    found = _MISSING_PYTHON.search(_java_trace(error))
+    if found is None:
+        return None
+    return InputError(
+        f"the executors have no program {found[1]}; set PYSPARK_PYTHON to the Python that they have"
+    )
 
 
 def _java_trace(error: Exception) -> str:
