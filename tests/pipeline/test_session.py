@@ -1,9 +1,12 @@
 """Spark sessions: errors in one line, and a running session that is used as it is."""
 
+import fcntl
+import os
 import re
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JError
@@ -291,3 +294,26 @@ def test_an_archive_of_classes_is_used_only_if_it_is_complete(tmp_path, monkeypa
     )
     archive.write_bytes(b"01234")
     assert class_archive.archive_options(home) == ""
+
+
+def test_the_archive_that_java_writes_is_opened_for_reading_only(tmp_path, monkeypatch):
+    """Java writes it without the right to write, so only root could open it for writing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "broadloom").mkdir()
+    modes = []
+
+    def run(command, **_):
+        draft = Path(command[-1])
+        draft.write_bytes(b"0123456789")
+        draft.chmod(0o444)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(class_archive.subprocess, "run", run)
+    monkeypatch.setattr(
+        class_archive.os, "fsync", lambda file: modes.append(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE)
+    )
+    home = tmp_path / "java"
+    path = class_archive._make(home, tmp_path)
+    assert modes == [os.O_RDONLY]
+    assert path.name.endswith("-10.jsa")
+    assert str(path) in class_archive.archive_options(home)

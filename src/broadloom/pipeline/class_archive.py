@@ -78,7 +78,7 @@ def _make(home: Path, folder: Path) -> Path | None:
         return None
     for old in _archives(home):
         old.unlink(missing_ok=True)
-    with draft.open("rb+") as file:
+    with draft.open("rb") as file:  # Java writes a file that only root can open for writing
         os.fsync(file.fileno())
     path = cache_folder() / f"{_name(home)}-{draft.stat().st_size}.jsa"
     draft.replace(path)
