@@ -122,7 +122,8 @@ def summarize(
     if not count:
         text += (
             "\nwithout messages, `market` finds no better broker for a client: "
-            "wait until the clients publish, and count again with --force, or for longer with --seconds"
+            "wait until the clients publish, and count again with --force, or for longer with --seconds; "
+            "messages of ordinary clients count only if their broker has log_type debug"
         )
     if summary.left_out:
         text += f"\n{summary.left_out:,} more messages are left out, because there are too many topics"
