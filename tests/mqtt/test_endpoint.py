@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from broadloom.mqtt.endpoint import close_server
+from broadloom.mqtt.endpoint import abort_connection, close_server
 
 
 @pytest.mark.parametrize("steps", range(8))
@@ -36,3 +36,19 @@ def test_a_server_that_closes_leaks_no_connection_at_any_step_of_accepting_it(st
     assert asyncio.run(check()) == (b"served" if served else b"")
     assert bool(served) == (steps > 1)
     gc.collect()
+
+
+def test_a_closing_connection_with_tls_can_be_aborted_in_every_python():
+    """As in Python 3.11.2: `close` of a transport with TLS takes away what `abort` uses."""
+
+    class ClosingTransport(asyncio.WriteTransport):
+        aborted = 0
+        protocol = None
+
+        def abort(self):
+            self.aborted += 1
+            self.protocol._abort()
+
+    transport = ClosingTransport()
+    abort_connection(transport)
+    assert transport.aborted == 1

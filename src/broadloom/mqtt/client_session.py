@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import cast
 
-from broadloom.mqtt.endpoint import Endpoint
+from broadloom.mqtt.endpoint import Endpoint, abort_connection
 from broadloom.mqtt.packets import (
     CONNACK,
     DISCONNECT,
@@ -183,7 +183,7 @@ class ClientSession(asyncio.Protocol):
         if self._task is not None:
             self._task.cancel()
         if self._transport is not None:
-            self._transport.abort()
+            abort_connection(self._transport)
 
     def send(self, packet: bytes) -> None:
         """Write a packet, in one call with all packets of this iteration of the event loop."""
@@ -279,7 +279,7 @@ class ClientSession(asyncio.Protocol):
                 return await answer
         except TimeoutError as error:
             if self._transport is not None:
-                self._transport.abort()
+                abort_connection(self._transport)
             raise ConnectionResetError(
                 f"broker {self.broker!r} has not answered client {self.client!r} for {REQUEST_SECONDS:g} s"
             ) from error
@@ -386,7 +386,7 @@ class ClientSession(asyncio.Protocol):
     def _reset(self) -> None:
         """End the connection and fail its pending requests."""
         if self._transport is not None:
-            self._transport.abort()
+            abort_connection(self._transport)
         self._transport = None
         self._out.clear()
         for request in self._requests.values():
@@ -455,7 +455,7 @@ class ClientSession(asyncio.Protocol):
         except ProtocolError as error:
             LOG.error("broker %r violates MQTT: %s; the connection ends", self.broker, error)
             if self._transport is not None:
-                self._transport.abort()
+                abort_connection(self._transport)
         transport = self._transport
         if handler.is_busy() and transport is not None and not transport.is_closing():
             transport.pause_reading()

@@ -242,6 +242,16 @@ class Endpoint:
         await loop.create_connection(lambda: client, self.host, self.port, ssl=self.tls)
 
 
+def abort_connection(transport: asyncio.WriteTransport) -> None:
+    """End a connection at once, also one that is closing.
+
+    With TLS, `abort` of a transport that is closing raises AttributeError in early releases of Python 3.11,
+    such as that of Debian 12; later ones do nothing.
+    """
+    with suppress(AttributeError):
+        transport.abort()
+
+
 async def close_server(server: asyncio.Server) -> None:
     """Close a server, and start to serve all connections that it has accepted.
 

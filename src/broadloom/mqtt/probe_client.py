@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from broadloom.mqtt.endpoint import Address, Login
+from broadloom.mqtt.endpoint import Address, Login, abort_connection
 from broadloom.mqtt.packets import (
     CONNACK,
     DISCONNECT,
@@ -70,7 +70,7 @@ async def close_connection(writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(CLOSE_SECONDS):
             await writer.wait_closed()
             return
-    writer.transport.abort()
+    abort_connection(writer.transport)
 
 
 class ProbeClient:

@@ -13,7 +13,7 @@ from typing import Any
 
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.agents.moves.relayed_move import RelayedMove
-from broadloom.mqtt.endpoint import Address, close_server
+from broadloom.mqtt.endpoint import Address, abort_connection, close_server
 from broadloom.mqtt.packets import ProtocolError
 from broadloom.mqtt.relayed_packets import read_connect, read_packet
 
@@ -110,7 +110,7 @@ class ClientRelay:
                     writer.close()
                     async with asyncio.timeout(CLOSING_SECONDS):
                         await writer.wait_closed()
-            writer.transport.abort()
+            abort_connection(writer.transport)
             self._connections.pop(writer, None)
 
     def _drop_slowest(self) -> bool:
