@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from broadloom.errors import InputError, missing_extra
-from broadloom.mqtt.endpoint import Address, close_server
+from broadloom.mqtt.endpoint import Address, abort_connection, close_server
 
 try:
     import uvicorn
@@ -111,7 +111,7 @@ class ClosingServer(uvicorn.Server):
             await close_server(server)
         await super().shutdown(sockets)
         for connection in list(self.server_state.connections):
-            connection.transport.abort()  # with TLS, it would wait for the client to end it
+            abort_connection(connection.transport)  # with TLS, it would wait for the client to end it
 
 
 class _QuietServer(ClosingServer):
@@ -140,7 +140,7 @@ def guarded_http(
             if is_too_many:
                 dropped()
             if is_too_many and not (drop_idle and self._drop_oldest()):
-                transport.abort()
+                abort_connection(transport)
             else:
                 self._guard()
 
@@ -157,7 +157,7 @@ def guarded_http(
             others = [one for one in self.connections if one is not self and isinstance(one, GuardedHttp)]
             idle = [one for one in others if not one.is_busy and not one.transport.is_closing()]
             if idle:
-                min(idle, key=lambda one: one._idle_since).transport.abort()
+                abort_connection(min(idle, key=lambda one: one._idle_since).transport)
             return bool(idle)
 
         @property
@@ -170,7 +170,7 @@ def guarded_http(
             if self.is_busy:
                 self._idle_since = now
             if now - self._idle_since > IDLE_SECONDS:
-                self.transport.abort()
+                abort_connection(self.transport)
             elif not self.transport.is_closing():
                 self._timer = self.loop.call_later(IDLE_SECONDS / 3, self._guard)
 

@@ -377,7 +377,7 @@ class ClientSession(asyncio.Protocol):
         silent = loop.time() - self._last_received
         if silent > 1.5 * self._endpoint.keep_alive and not self._is_paused:
             LOG.warning("broker %r does not answer client %r", self.broker, self.client)
-            transport.abort()
+            abort_connection(transport)
             return
         self._pinged = loop.time()
         self.send(PING)
