@@ -148,8 +148,10 @@ def test_a_missing_right_to_write_is_tried_and_not_guessed(tmp_path):
             [plain("rome", brokers["rome"], login=login)], FleetLinks(("sensors/#", "alarms/+/x"))
         )
         report = bl.doctor(fleet)
+        delivered = bl.doctor(fleet, deliver=True)
         everything = bl.doctor(bl.Fleet(fleet.brokers.values()))
     (one,) = found(report, "write")
+    assert found(delivered, "write") == [one], "tried twice, and said once"
     assert (one.verdict, one.found) == ("must change", "no right to write alarms/+/x: not authorized (0x87)")
     assert one.setting == "topic write alarms/+/x below `user broadloom` in acl_file"
     (own,) = found(report, "own topics")

@@ -182,10 +182,12 @@ class MqttProbe(ConnectionProbe):
             elif not any(one.check == "write" for one in self.findings):
                 self.add("write", OK, f"messages to {_few(self._carry)} are accepted")
             return True
+        tried = {one.setting for one in self.findings if one.check == "write"}  # by real messages
         for text, is_allowed in zip(self._carry, allowed, strict=False):
-            if not is_allowed:
+            setting = self._right("write", text)
+            if not is_allowed and setting not in tried:
                 found = f"no right to write {text}: {reason_text(NOT_AUTHORIZED)}"
-                self.add("write", MUST_CHANGE, found, self._right("write", text))
+                self.add("write", MUST_CHANGE, found, setting)
         if all(allowed[:-1]):
             self.add("write", OK, f"messages to {_few(self._carry)} are accepted")
         if not allowed[-1]:
