@@ -337,7 +337,7 @@ def test_a_nats_fleet_goes_to_a_plan_and_its_files(tmp_path, monkeypatch, run):
         (
             "m.log",
             "1700000000: New connection from 10.0.0.1:5 on port 1883.\n",
-            "no subscription in the log; write into mosquitto.conf",
+            "no subscription in the log; if clients have connected since it began, write into mosquitto.conf",
         ),
         ("x.txt", "hello\n", "is of an unknown kind; there are:"),
         ("x.log", "", "is empty"),

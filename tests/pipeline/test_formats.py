@@ -301,7 +301,7 @@ def problem(name, text):
         (
             "mosquitto",
             "1700000000: mosquitto version 2.0.11 starting\r\n",
-            "log_type ...` for each of error, ",
+            "0 connections .*; if clients have connected since .*`log_type ...` for each of error, ",
         ),
         (
             "nats",

@@ -68,10 +68,12 @@ def _mosquitto(lines: Iterable[bytes]) -> DumpProblem | None:
         if is_subscribe_line(line):
             return None
         connections += is_connect_line(line)
+    condition = "" if connections else "if clients have connected since it began, "
     return DumpProblem(
         True,
-        f"{connections:,} connections and no subscription in the log; write into mosquitto.conf one line "
-        f"`log_type ...` for each of {_LOG_TYPES}, restart the broker, and let clients subscribe again",
+        f"{connections:,} connections and no subscription in the log; {condition}write into mosquitto.conf "
+        f"one line `log_type ...` for each of {_LOG_TYPES}, restart the broker, and let clients subscribe "
+        "again",
     )
 
 
