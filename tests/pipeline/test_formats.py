@@ -153,6 +153,20 @@ def test_nats():
     assert parsed("nats", SUBSZ) == [("7", "t/1", None), ("1", "x", "topic of the broker itself")]
 
 
+@pytest.mark.parametrize("listed", ["subscriptions_list", "subscriptions_list_detail", "subscriptions"])
+def test_leaf_nodes_of_nats_are_no_clients(listed):
+    """They subscribe to what clients of other servers want."""
+    content = {
+        "subscriptions_list": ["t.1"],
+        "subscriptions_list_detail": [{"subject": "t.1", "account": "$G"}],
+        "subscriptions": 1,
+    }[listed]
+    page = {"connections": [{"cid": 7, "kind": "Leafnode", "name": "oslo", listed: content}], "total": 1}
+    assert [row[2:] for row in BY_NAME["nats"].rows(json.dumps(page).encode()) if row.reason != PAGE] == [
+        ("oslo", None if listed == "subscriptions" else "t/1", "leaf node of NATS, not a client")
+    ]
+
+
 def test_vernemq_table_and_json():
     rows = [("c1", "t/1", None), ("c2", "t/+", None)]
     assert parsed("vernemq", VERNEMQ) == rows

@@ -57,7 +57,15 @@ def dump_problem(form: DumpFormat, file: IO[bytes]) -> DumpProblem | None:
 
 
 # The reasons of rows that are subscriptions, although ingest does not use them.
-_SHOWN = (Reason.UNSUBSCRIBED, Reason.ENDED, Reason.EXPIRED, Reason.OWN, Reason.INTERNAL, Reason.REPLY)
+_SHOWN = (
+    Reason.UNSUBSCRIBED,
+    Reason.ENDED,
+    Reason.EXPIRED,
+    Reason.OWN,
+    Reason.INTERNAL,
+    Reason.REPLY,
+    Reason.LEAF_NODE,
+)
 
 
 def _mosquitto(lines: Iterable[bytes]) -> DumpProblem | None:

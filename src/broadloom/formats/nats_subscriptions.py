@@ -48,10 +48,13 @@ def _connection(connection: dict[str, Any]) -> Iterator[DumpRow]:
     client = string(connection, "mqtt_client", "name", "cid")
     details = connection.get("subscriptions_list_detail")
     listed = details if isinstance(details, list) else connection.get("subscriptions_list")
+    is_leaf = connection.get("kind") == "Leafnode"  # NATS 2.15 lists them, and 2.9 does not
     if not isinstance(listed, list) and connection.get("subscriptions"):
-        yield DumpRow(raw(connection), None, client, reason=Reason.NOT_LISTED)
+        reason = Reason.LEAF_NODE if is_leaf else Reason.NOT_LISTED
+        yield DumpRow(raw(connection), None, client, reason=reason)
     for entry in listed if isinstance(listed, list) else ():
-        yield _row(entry if isinstance(entry, dict) else {"subject": entry}, client)
+        row = _row(entry if isinstance(entry, dict) else {"subject": entry}, client)
+        yield row._replace(reason=Reason.LEAF_NODE) if is_leaf else row
 
 
 def _row(entry: dict[str, Any], client: str | None) -> DumpRow:

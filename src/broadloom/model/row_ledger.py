@@ -117,6 +117,7 @@ class Reason:
     EXPIRED = "session has expired"
     OWN = "our own link"
     REPLY = "inbox of a reply"
+    LEAF_NODE = "leaf node of NATS, not a client"
     OUTSIDE = "outside of what links carry"
     INTERNAL = "topic of the broker itself"
     BETWEEN_EXCHANGES = "binding between exchanges"
