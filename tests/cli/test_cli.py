@@ -110,6 +110,14 @@ def test_the_algorithms_command_lists_the_algorithms(run):
     assert "gm" in [row["name"] for row in json.loads(out)["algorithms"]]
 
 
+def test_the_algorithms_command_cuts_no_name_and_no_option_short(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run("algorithms")
+    assert code == 0
+    assert "…" not in out
+    assert "seconds=None" in out
+
+
 def test_the_algorithms_command_takes_a_stage(run):
     code, out, _ = run("algorithms", "maintain", "--json")
     assert code == 0

@@ -176,8 +176,11 @@ def algorithms(
     table = Table(
         "name", "stage", "problem", "paper", "objective", "rule", "options", box=None, pad_edge=False
     )
+    for column in table.columns:
+        column.overflow = "fold"
+        column.no_wrap = column.header == "options"
     for row in rows:
-        options = ", ".join(f"{name}={value!r}" for name, value in row["options"].items())
+        options = "\n".join(f"{name}={value!r}" for name, value in row["options"].items())
         columns = ("name", "stage", "problem", "paper", "objective", "summary")
         table.add_row(*(row[name] or "" for name in columns), options)
     show({"algorithms": rows}, f"{len(rows)} algorithms", as_json, quiet, table)
