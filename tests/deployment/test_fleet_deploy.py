@@ -280,6 +280,21 @@ def test_without_fleet_or_target_export_asks_for_one(run, plan, tmp_path):
     assert (code, "--with-secrets needs --fleet" in err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [("mosquitto", "address rome:1884"), ("nats", "tls://rome:7422"), ("rabbitmq", '"amqps://rome:5671?')],
+)
+def test_addresses_of_a_plan_have_the_port_of_clients(run, tmp_path, target, text):
+    """NATS and RabbitMQ have another one for links."""
+    nodes = pa.table({"node": ["rome", "oslo", "bonn"], "address": ["rome:1884", "oslo", "[::1]:1884"]})
+    replace(PLAN, nodes=nodes).save(tmp_path / "plan")
+    code, _, err = run("deploy", "export", tmp_path / "plan", "--to", target, "-o", tmp_path / "conf")
+    assert code == 0, err
+    files = "".join(path.read_text() for path in (tmp_path / "conf").glob("broker-*"))
+    assert text in files
+    assert ("1884" in files) == (target == "mosquitto")
+
+
 def test_brokers_without_an_address_are_named(run, plan, tmp_path):
     """Nothing is guessed in silence; a pattern, addresses in the plan, or a fleet end the note."""
     export = ("deploy", "export", plan, "--to", "mosquitto", "-o", tmp_path / "conf", "--force")

@@ -95,7 +95,7 @@ class DeployOptions:
             raise InputError("--with-secrets needs --fleet, which says where the passwords are")
         return Settings(
             self.address,
-            addresses_of(plan),
+            addresses_of(plan, self.to),
             self.tls,
             self.certificates,
             self.credentials,

@@ -85,12 +85,30 @@ class Settings:
         return Address.parse(self.address_of(broker), default_port, f"the address of broker {broker!r}")
 
 
-def addresses_of(plan: Plan) -> dict[str, str]:
-    """The addresses in the plan's nodes table, if it has a column `address`."""
+# Kinds of brokers that have another port for links than for clients.
+LINK_PORT_KINDS = ("nats", "rabbitmq")
+
+
+def addresses_of(plan: Plan, links_of: str | None = None) -> dict[str, str]:
+    """The addresses in the plan's nodes table, if it has a column `address`.
+
+    Args:
+        plan: the plan.
+        links_of: the kind of the brokers, for the addresses of their links; None: the addresses for clients.
+
+    Raises:
+        InputError: an address is malformed.
+    """
     if plan.nodes is None or "address" not in plan.nodes.column_names:
         return {}
     rows = zip(plan.interest.node_ids, plan.nodes.column("address").to_pylist(), strict=True)
-    return {broker: str(address) for broker, address in rows if address}
+    found = {broker: str(address) for broker, address in rows if address}
+    if links_of not in LINK_PORT_KINDS:
+        return found
+    return {
+        broker: Address.parse(address, 1, f"the address of broker {broker!r}").host
+        for broker, address in found.items()
+    }
 
 
 def safe_name(broker: str) -> str:

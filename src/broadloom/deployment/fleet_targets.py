@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from broadloom.checks import and_more
-from broadloom.deployment.deployment_inputs import Settings, addresses_of
+from broadloom.deployment.deployment_inputs import LINK_PORT_KINDS, Settings, addresses_of
 from broadloom.deployment.exports import TARGETS, Target, target_named
 from broadloom.deployment.fleet_file import LEAF_PORT, Fleet, FleetBroker
 from broadloom.deployment.link_access import REFERENCE
@@ -162,7 +162,7 @@ def _address(broker: FleetBroker) -> str:
     if broker.leaf_listen is not None:
         port = Address.parse(broker.leaf_listen, LEAF_PORT, "leaf_listen").port
         return str(Address(address.host, port))
-    return address.host if broker.kind in ("nats", "rabbitmq") else str(address)
+    return address.host if broker.kind in LINK_PORT_KINDS else str(address)
 
 
 def bridge_secret(password: str, broker: str) -> str:
