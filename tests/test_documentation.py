@@ -34,7 +34,7 @@ def test_python_in_the_readme_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     code = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
     exec(compile(code, "README.md", "exec"), {})
-    assert (tmp_path / "plan" / "plan.json").exists()
+    assert (tmp_path / "example" / "plan.json").exists()
 
 
 def test_the_readme_shows_both_commands():

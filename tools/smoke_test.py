@@ -145,8 +145,8 @@ def check_readme(_):
     code = text.split("```python\n")[1].split("```")[0]
     Path("example.py").write_text(code, encoding="utf-8")
     subprocess.run([sys.executable, "-I", "example.py"], check=True, stdout=subprocess.DEVNULL)
-    assert Path("plan", "plan.json").exists()
-    broadloom_says("verify", "plan")
+    assert Path("example", "plan.json").exists()
+    broadloom_says("verify", "example")
 
 
 def check_tables(_):
