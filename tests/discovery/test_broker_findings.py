@@ -96,6 +96,15 @@ def row(text, client="c1"):
     return DumpRow("raw", None, client, text)
 
 
+def test_subscriptions_of_leaf_nodes_are_left_out_with_a_note():
+    """They can be those of clients at a server outside of the fleet."""
+    leaf = DumpRow("raw", None, "oslo", "a", "leaf node of NATS, not a client")
+    sources = [SourceFindings("http://rome:8222", "nats", [leaf, leaf, row("b")])]
+    found = merge_findings(ROME, sources, Observations(), ["#"], needs_publishers=False)
+    assert found.wanted == ["b"]
+    assert "2 subscriptions of leaf nodes are left out" in "".join(found.notes)
+
+
 @pytest.mark.parametrize(
     ("sources", "observed", "problem"),
     [

@@ -264,6 +264,12 @@ def _add_notes(findings: BrokerFindings) -> None:
     if own := findings.quarantined[Reason.OWN]:
         what = "subscription of Broadloom itself is" if own == 1 else "subscriptions of Broadloom itself are"
         findings.notes.append(f"{own:,} {what} left out")
+    if leaves := findings.quarantined[Reason.LEAF_NODE]:
+        what = "subscription of a leaf node is" if leaves == 1 else "subscriptions of leaf nodes are"
+        findings.notes.append(
+            f"{leaves:,} {what} left out; if a leaf node is not a link of this fleet, add its server to the "
+            "fleet file, or what its clients want is missing"
+        )
     if findings.not_carried:
         first = ", ".join(plain_name(topic) for topic, _ in findings.not_carried[:3])
         findings.notes.append(f"{len(findings.not_carried):,} filters are not carried as a whole: {first}")
