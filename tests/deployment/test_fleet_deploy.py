@@ -395,6 +395,10 @@ def test_an_algorithm_that_cannot_keep_the_limit_is_refused(run, tables, tmp_pat
     code, _, err = run("link", tables, "-a", "trmaw", "-o", tmp_path / "plan")
     assert code == 2
     assert "asks for at most 2 links per broker (max_degree), which trmaw cannot keep; choose " in err
+    assert "or lift it with --option max_degree=null" in err
+    code, _, err = run("link", tables, "-a", "trmaw", "-O", "max_degree=null", "-o", tmp_path / "plan")
+    assert code == 0, err
+    assert bl.Plan.load(tmp_path / "plan").algorithm == "trmaw"
 
 
 def test_messages_of_brokers_count_as_publications(tmp_path):

@@ -238,21 +238,24 @@ class LinkRequests(NamedTuple):
     max_degree: int | None = None
 
     def options_for(self, algorithm: str | None, uniform: bool, options: Mapping[str, Any]) -> LinkOptions:
-        """The algorithm and its options with the limit on links; an explicit option wins.
+        """The algorithm and its options with the limit on links; an explicit option wins, and None lifts the limit.
 
         Raises:
             InputError: the algorithm cannot keep a limit.
         """
         from broadloom.linking import ALGORITHMS
 
+        able = [one.name for one in ALGORITHMS if "max_degree" in one.option_names]
+        lifted = "max_degree" in options and options["max_degree"] is None
+        if self.max_degree is not None and lifted and algorithm is not None and algorithm not in able:
+            return LinkOptions(algorithm, {name: options[name] for name in options if name != "max_degree"})
         if self.max_degree is None or "max_degree" in options:
             return LinkOptions(algorithm, dict(options))
-        able = [one.name for one in ALGORITHMS if "max_degree" in one.option_names]
         chosen = algorithm or ("gm" if uniform and "gm" in able else "broadloom")
         if chosen not in able:
             raise InputError(
                 f"{LINKS_FILE} asks for at most {self.max_degree} links per broker (max_degree), which "
-                f"{chosen} cannot keep; choose {', '.join(able)}, or give --option max_degree=null there"
+                f"{chosen} cannot keep; choose {', '.join(able)}, or lift it with --option max_degree=null"
             )
         return LinkOptions(chosen, {**options, "max_degree": self.max_degree})
 
