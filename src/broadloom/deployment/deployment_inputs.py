@@ -238,7 +238,7 @@ class LinkRequests(NamedTuple):
     max_degree: int | None = None
 
     def options_for(self, algorithm: str | None, uniform: bool, options: Mapping[str, Any]) -> LinkOptions:
-        """The algorithm and its options with the limit on links; an explicit option wins, and None lifts the limit.
+        """The algorithm and its options with the limit on links; an option wins, and None lifts the limit.
 
         Raises:
             InputError: the algorithm cannot keep a limit.
