@@ -19,6 +19,7 @@ from broadloom.agents.links.ring_guard import (
     LEFT_SECONDS,
     LONGEST_HOLD,
     MOST_HELD_BYTES,
+    MOST_REPEATS,
     RING_SECONDS,
     STAMPED_SECONDS,
     EchoQueue,
@@ -58,7 +59,7 @@ class BridgedBroker(Broker):
         super().publish(topic, payload, properties, source)
 
 
-def world(seed, size, bridges, known, delays=(0, 0.001, 0.02), holds=None, count=15, repeats=3):
+def world(seed, size, bridges, known, delays=(0, 0.001, 0.02), holds=None, count=15, repeats=3, is_sure=True):
     """Publish messages in a tree of brokers with some bridges made by hand; returns the brokers.
 
     Args:
@@ -70,6 +71,7 @@ def world(seed, size, bridges, known, delays=(0, 0.001, 0.02), holds=None, count
         holds: how long guards hold messages; None: as `hold_seconds` says.
         count: how many messages.
         repeats: how many messages each broker publishes before, which can arrive twice.
+        is_sure: whether known bridges have brought copies before.
     """
     rng = random.Random(seed)
     names = [f"b{number}" for number in range(size)]
@@ -100,7 +102,8 @@ def world(seed, size, bridges, known, delays=(0, 0.001, 0.02), holds=None, count
             agents.append(agent)
             if known and any(name in (names[one], names[other]) for one, other, *_ in bridges):
                 agent.set_foreign_bridges({"hand"})
-                agent.guard._sure_until = float("inf")  # copies have come before
+                if is_sure:
+                    agent.guard._sure_until = float("inf")
         while any(agent.report().version < 1 or agent.report().opened < 1 for agent in agents):
             await asyncio.sleep(0.1)
         # Agents learn which brokers get copies.
@@ -176,6 +179,17 @@ def test_a_ring_of_bridges_alone_does_not_double_messages_elsewhere():
     found = world(3, 4, ring, known=True, delays=(0.01, 0.02), count=3, repeats=0)
     assert min(found.brokers["b0"].seen.values()) > 100
     assert [found.brokers["b3"].seen[text] for text in found.sent] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("is_both", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_first_messages_over_a_new_bridge_do_not_circulate_for_long(is_both, count):
+    """Fewer different messages than prove a bridge, which drops the stamps."""
+    bridges = [(0, 1, is_both, True)]
+    found = world(5, 2, bridges, known=True, delays=(0, 0.01), count=count, repeats=0, is_sure=False)
+    for broker in found.brokers.values():
+        assert min(broker.seen[text] for text in found.sent) >= 1
+        assert max(broker.seen.values()) < 100
 
 
 def test_a_hidden_bridge_is_noticed_and_named():
@@ -432,6 +446,23 @@ def test_a_bridge_to_elsewhere_drops_no_message_that_a_client_repeats():
     bench.guard.saw_stamped(9)
     assert bench.guard.is_copy(9, hop, is_stamped=False)
     assert bench.guard.is_copy(7, hop, is_stamped=False)
+
+
+def test_a_message_that_circulates_proves_copies_and_one_that_clients_repeat_does_not():
+    """It comes back faster than many clients that send the same."""
+    for seconds, proves in (
+        (STAMPED_SECONDS / MOST_REPEATS, False),
+        (0.9 * STAMPED_SECONDS / MOST_REPEATS, True),
+    ):
+        bench = Bench()
+        bench.guard._sure_until = 0.0
+        bench.guard.set_bridges({"cloud"})
+        dropped = []
+        for _ in range(3 * MOST_REPEATS):
+            bench.clock += seconds
+            bench.guard.saw_stamped(7)
+            dropped.append(bench.guard.is_copy(7, ("a", "b"), is_stamped=False))
+        assert any(dropped) == proves
 
 
 @given(st.sets(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=60))

@@ -33,7 +33,8 @@ messages arrive per second, the times of rules 2 and 3 begin again.
 
 Many operators have bridges to places outside of the fleet, which bring no copies. So a known bridge alone
 drops and delays nothing: messages are compared only. The rules hold for ten minutes once three different
-contents have come both with and without a stamp within a minute, or once a stamp proves it.
+contents have come both with and without a stamp within a minute, once one content has come so more than 20
+times within five seconds, because it circulates, or once a stamp proves it.
 
 The price, while the rules hold: messages of local clients are later by the wait, and equal messages of
 clients within these seconds are taken for copies. The first copies that a broker gets, and copies that are
@@ -57,6 +58,7 @@ RING_SECONDS = 600.0  # for which the guard stays active, and messages wait, aft
 FIRST_HOLD, LONGEST_HOLD, HOLD_STEP = 1.0, 2.5, 0.5
 LATE_SECONDS = 10.0  # in which late messages count once
 MOST_SUSPECTS, SUSPECT_SECONDS = 3, 60.0  # different contents that came twice, and the time to count them
+MOST_REPEATS, REPEAT_SECONDS = 20, 5.0  # times that one content came twice: no client is so fast
 MOST_REMEMBERED = 100_000  # messages
 MOST_HELD_BYTES = 4 << 20  # of one hop
 
@@ -112,7 +114,9 @@ class RingGuard:
         self._ring_until: float | None = None
         self._copies_until = 0.0
         self._sure_until = 0.0
-        self._suspects: set[int] = set()  # contents that came with and without a stamp
+        self._suspects: dict[
+            int, tuple[float, int]
+        ] = {}  # came with and without a stamp: since when, and times
         self._suspected_at = 0.0
         self._sources: dict[str, str] = {}  # what was said of each broker whose messages have turned up here
         self._recent: dict[int | tuple[int, Hop], _Recent] = {}
@@ -203,8 +207,11 @@ class RingGuard:
         if now >= self._suspected_at + SUSPECT_SECONDS:
             self._suspected_at = now
             self._suspects.clear()
-        self._suspects.add(digest)
-        if len(self._suspects) >= MOST_SUSPECTS:
+        since, times = self._suspects.get(digest, (now, 0))
+        if now >= since + REPEAT_SECONDS:
+            since, times = now, 0
+        self._suspects[digest] = since, times + 1
+        if len(self._suspects) >= MOST_SUSPECTS or times >= MOST_REPEATS:
             self._suspects.clear()
             self._sure_until = now + RING_SECONDS
 
