@@ -64,6 +64,16 @@ def test_wrong_input_is_an_error_of_one_line(run, tables, tmp_path, arguments, m
     assert not (tmp_path / "plan").exists()
 
 
+@pytest.mark.parametrize("command", ["assign", "link", "maintain", "market"])
+def test_an_output_that_exists_is_refused_before_the_work_begins(run, tmp_path, command):
+    plan = tmp_path / "plan"
+    plan.mkdir()
+    events = ("--events", tmp_path) if command == "maintain" else ()
+    code, _, err = run(command, tmp_path / "no tables", *events, "-o", plan)
+    assert code == 2
+    assert err.startswith(f"broadloom: {plan} exists already; choose another, or replace it (--force")
+
+
 @pytest.mark.spark
 def test_a_run_on_spark_gives_the_same_plan(run, tables, tmp_path):
     options = ("-O", "sample=100", "-O", "passes=1", "-O", "polish=0")

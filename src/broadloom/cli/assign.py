@@ -14,8 +14,8 @@ from broadloom.cli.common import (
     Quiet,
     Remote,
     Seed,
+    check_output,
     engine_if_asked,
-    keep_apart,
     measures_table,
     parse_options,
     progress,
@@ -61,7 +61,7 @@ def assign(
     from broadloom.storage import as_path
 
     output = as_path(output)
-    keep_apart(output, tables)
+    check_output(output, force, tables)
     limits = {"max_delay": max_delay, "alpha": alpha, "beta": beta, "beta_max": beta_max}
     options = parse_options(option or [])
     with progress(quiet):
@@ -143,6 +143,7 @@ def market(
     from broadloom.storage import as_path
 
     output = as_path(output)
+    check_output(output, force, tables)
     engine, options = engine_if_asked(master, remote, conf), parse_options(option or [])
     sizes = channels, headroom, core_price
     with progress(quiet):

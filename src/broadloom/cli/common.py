@@ -99,6 +99,14 @@ def keep_apart(output: Path, *inputs: Path) -> None:
             raise InputError(f"the output {as_path(output)} is also the input; choose another output")
 
 
+def check_output(output: Path, force: bool, *inputs: Path) -> None:
+    """Refuse a folder that cannot be written, before the work begins."""
+    from broadloom.storage import check_replaceable
+
+    keep_apart(output, *inputs)
+    check_replaceable(output, force)
+
+
 def measures_table(metrics: Mapping[str, Any]) -> Table:
     """A table of measures with two columns."""
     from rich.table import Table

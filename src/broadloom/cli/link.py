@@ -17,8 +17,8 @@ from broadloom.cli.common import (
     Quiet,
     Remote,
     Seed,
+    check_output,
     engine_if_asked,
-    keep_apart,
     measures_table,
     parse_options,
     progress,
@@ -91,7 +91,7 @@ def link(
     from broadloom.storage import as_path
 
     output = as_path(output)
-    keep_apart(output, tables)
+    check_output(output, force, tables)
     today = None if previous is None else bl.Plan.load(previous)
     record: dict[str, Any] = {"output": str(output)}
     with progress(quiet):

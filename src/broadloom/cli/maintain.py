@@ -109,10 +109,12 @@ def maintain(
         read_events,
         write_state,
     )
-    from broadloom.storage import new_folder
+    from broadloom.storage import check_replaceable, new_folder
     from broadloom.storage.tables import write_table
 
     keep_apart(output, *(path for path in (tables, plan) if path is not None))
+    if not stream:
+        check_replaceable(output, force)
     check_count(fresh_every, "fresh-every")
     unread = _unread_requests(tables) if plan is None else {}
     of_stream = {"order": order, "messages-at-a-time": messages_at_a_time, "kafka-config": kafka_config}

@@ -13,6 +13,7 @@ from broadloom.storage.documents import (
     write_file,
 )
 from broadloom.storage.folders import (
+    check_replaceable,
     lock_folder,
     lock_private_folder,
     new_folder,
@@ -59,6 +60,7 @@ __all__ = [
     "RemotePath",
     "as_path",
     "check_journal",
+    "check_replaceable",
     "committed",
     "copy_remote",
     "create_journal",

@@ -83,7 +83,7 @@ def new_folder(
             yield as_path(data)
         return
     path = target.resolve()
-    _check_replaceable(path, overwrite, endings)
+    check_replaceable(path, overwrite, endings)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
@@ -103,6 +103,29 @@ def new_folder(
         raise error_from_os(f"cannot write {path}", error) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def check_replaceable(path: Path, overwrite: bool, endings: tuple[str, ...] = _OUR_ENDINGS) -> None:
+    """Raise the error of `new_folder` now if it would refuse this `path`; a remote one is not looked at.
+
+    Raises:
+        InputError: `path` exists and `overwrite` is false, or it is not a folder that Broadloom wrote.
+    """
+    where = as_path(path)
+    if isinstance(where, RemotePath):
+        return
+    path = where.resolve()
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise InputError(f"{path} is a file; choose a folder")
+    foreign = sorted(
+        entry.name for entry in path.iterdir() if entry.suffix not in endings and entry.name not in endings
+    )
+    if foreign:
+        raise InputError(f"{path} holds {foreign[0]!r}, which is not Broadloom's; choose another folder")
+    if not overwrite:
+        raise InputError(f"{path} exists already; choose another, or replace it (--force, overwrite=True)")
 
 
 def remove_path(path: Path) -> None:
@@ -178,21 +201,6 @@ def _close(folder: Path) -> None:
             with suppress(OSError):  # it has none
                 os.removexattr(path, _INHERITED)
         path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
-
-
-def _check_replaceable(path: Path, overwrite: bool, endings: tuple[str, ...]) -> None:
-    """Raise if something is at `path` that must not be replaced."""
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise InputError(f"{path} is a file; choose a folder")
-    foreign = sorted(
-        entry.name for entry in path.iterdir() if entry.suffix not in endings and entry.name not in endings
-    )
-    if foreign:
-        raise InputError(f"{path} holds {foreign[0]!r}, which is not Broadloom's; choose another folder")
-    if not overwrite:
-        raise InputError(f"{path} exists already; choose another, or replace it (--force, overwrite=True)")
 
 
 @contextmanager
