@@ -318,6 +318,14 @@ def test_the_command_keeps_addresses_and_names_brokers_without_one(tmp_path, cap
     assert "there are no tables and no plan" in capsys.readouterr().err
 
 
+def test_the_command_says_how_many_events_of_a_stream_it_refused(tmp_path, capsys, monkeypatch):
+    counts = {"output": "followed", "version": 2, "batches": 1, "applied": 1200, "quarantined": 4}
+    monkeypatch.setattr("broadloom.cli.maintain._streamed", lambda *_, **__: counts)
+    words = ("--events", tmp_path, "--stream", "--once", "-o", tmp_path / "followed")
+    assert run("maintain", tmp_path, *words) == 0
+    assert "1,200 events applied, 4 in quarantine, batches: 1 -> " in capsys.readouterr().out
+
+
 def test_the_command_says_that_it_reads_publishers_from_a_plan_only(tables, tmp_path, capsys):
     """`links.json` of tables counts for `link`; maintenance without a plan says that it does not."""
     command = ("maintain", tables, "--events", tables)

@@ -140,7 +140,8 @@ def maintain(
                 checks["kafka"] = read_kafka_config(kafka_config)
             engine = engine_of(master, None, conf or [], ui)
             record = _streamed(start, events, output, engine, once=once, **checks)
-            text = f"{record['applied']:,} events in {record['batches']:,} batches -> {output}"
+            counts = f"{record['applied']:,} events applied, {record['quarantined']:,} in quarantine"
+            text = f"{counts}, batches: {record['batches']:,} -> {output}"
             show(record | unread, "\n".join([text, *_unreachable(record), *unread.values()]), as_json, quiet)
             return
         rounds, feed = RoundLog(), EventFeed(start())
