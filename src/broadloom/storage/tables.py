@@ -1,5 +1,6 @@
 """Canonical tables: their columns and types, reading and writing."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from broadloom.checks import raise_for_first
+from broadloom.checks import raise_for_first, shown
 from broadloom.errors import BroadloomError, InputError, error_from_os
 from broadloom.storage.locations import RemotePath, as_path, committed, is_hidden, named_store_errors
 
@@ -243,11 +244,42 @@ def _find(folder: Path, name: str) -> Path | None:
 
 
 def _read_csv(path: Path, name: str) -> pa.Table:
-    """A CSV file with a header line; ids stay text even where they look like numbers."""
-    flat = {column: kind for column, kind in _columns(name).items() if not pa.types.is_list(kind)}
-    options = pa.csv.ConvertOptions(column_types=flat, strings_can_be_null=False)
+    """A CSV file with a header line, lists as in JSON; ids stay text even where they look like numbers."""
+    kinds = _columns(name)
+    lists = {column: kind for column, kind in kinds.items() if pa.types.is_list(kind)}
+    options = pa.csv.ConvertOptions(
+        column_types=kinds | dict.fromkeys(lists, pa.string()), strings_can_be_null=False
+    )
     with path.open("rb") as file:
-        return pa.csv.read_csv(file, convert_options=options)
+        table = pa.csv.read_csv(file, convert_options=options)
+    for index, column in enumerate(table.column_names):
+        if column in lists:
+            table = table.set_column(index, column, _parsed_lists(table, column, lists[column], path))
+    return table
+
+
+def _parsed_lists(table: pa.Table, column: str, kind: pa.ListType, path: Path) -> pa.Array:
+    """Lists that are written as in JSON; an empty text is a missing list."""
+    texts = table.column(column).to_pylist()
+    rows = [_parsed_list(text, kind.value_type) if text else None for text in texts]
+    raise_for_first(
+        np.array([bool(text) and row is None for text, row in zip(texts, rows, strict=True)], bool),
+        lambda row: f"{path} row {row}: {column} is {shown(texts[row])}",
+        'give a list as in JSON, such as ["a", "b"]' if kind == _TEXTS else "give a list such as [1.5, 2]",
+    )
+    return pa.array(rows, kind)
+
+
+def _parsed_list(text: str, kind: pa.DataType) -> list[Any] | None:
+    """A list of texts or numbers from JSON; None if the text is something else."""
+    try:
+        values = json.loads(text)
+        known = (str,) if pa.types.is_string(kind) else (int, float)
+        if isinstance(values, list) and all(type(value) in known for value in values):
+            return values if known == (str,) else [float(value) for value in values]
+    except (ValueError, OverflowError, RecursionError):
+        pass
+    return None
 
 
 def _columns(name: str) -> dict[str, pa.DataType]:
