@@ -15,6 +15,7 @@ import broadloom as bl
 from broadloom import Plan
 from broadloom.cli import main
 from broadloom.errors import missing_extra
+from broadloom.model import RowLedger, TableAccount
 from broadloom.storage import RecordJournal
 
 
@@ -452,3 +453,12 @@ def test_a_damaged_journal_is_repaired(run, tmp_path):
     code, _, error = run("repair", tmp_path / "missing")
     assert code == 2
     assert "does not exist" in error
+
+
+def test_ingest_prints_the_reasons_for_quarantine(run, tmp_path, monkeypatch):
+    account = TableAccount("subscriptions", 9, 2, 1, {"no topic": 2, "unknown node": 4}, 2)
+    monkeypatch.setattr("broadloom.pipeline.ingest.ingest", lambda *_, **__: RowLedger((account,)))
+    code, out, _ = run("ingest", tmp_path, "-o", tmp_path / "tables")
+    assert code == 0
+    lines = [line.strip() for line in out.splitlines()[1:3]]
+    assert lines == ["in quarantine: 4 unknown node", "in quarantine: 2 no topic"]

@@ -55,5 +55,5 @@ def ingest(
             account.written,
         )
         table.add_row(account.table, *(f"{count:,}" for count in counts))
-    text = "\n".join([f"{ledger.summary()} -> {output}", *ledger.notes])
+    text = "\n".join([f"{ledger.summary()} -> {output}", *ledger.reasons(), *ledger.notes])
     show({"output": str(output)} | ledger.record(), text, as_json, quiet, table)

@@ -50,6 +50,7 @@ def run(
     lines = [
         steps,
         outcome.ledger.summary(),
+        *outcome.ledger.reasons(),
         *outcome.ledger.notes,
         *([outcome.assignment] if outcome.assignment else []),
         outcome.plan,

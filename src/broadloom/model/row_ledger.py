@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -74,6 +75,19 @@ class RowLedger:
             f"{rows:,} rows: {used:,} used, {duplicates:,} duplicates, "
             f"{rows - used - duplicates:,} in quarantine"
         )
+
+    def reasons(self) -> list[str]:
+        """A line for each reason for quarantine, with its rows in all tables; the most frequent one first.
+
+        Examples:
+            >>> RowLedger((TableAccount("nodes", 5, 1, 0, {"no node": 1, "blank line": 3}, 1),)).reasons()
+            ['  in quarantine: 3 blank line', '  in quarantine: 1 no node']
+        """
+        counts: Counter[str] = Counter()
+        for account in self.accounts:
+            counts.update(account.quarantined)
+        ordered = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+        return [f"  in quarantine: {count:,} {reason}" for reason, count in ordered]
 
     def record(self) -> dict[str, Any]:
         """The ledger in the types of JSON."""
