@@ -140,8 +140,8 @@ def test_no_content_of_an_event_stops_the_feed(kind, rows):
         ("sites", ("7", "8"), [8.0], None),
         ("dense", (), {"a": 1, "b": 2, "c": 3, "gone": 4}, None),
         ("dense", (), '{"a": 1, "b": 2, "c": 3}', None),
-        ("dense", (), {"a": 1}, "no weight to node 1"),
-        ("dense", (), [1, 2, 3], "no weight to node 0"),
+        ("dense", (), {"a": 1}, "no weight to 'b'"),
+        ("dense", (), [1, 2, 3], "no weight to 'a'"),
         ("uniform", (), [1.0], None),
     ],
 )

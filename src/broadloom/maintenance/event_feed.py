@@ -52,6 +52,7 @@ ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson")
 UNKNOWN_NODE = "unknown node"
 EXISTS_ALREADY = "node exists already"
 DUPLICATE = "duplicate: its seq was applied before"
+NO_WEIGHT = "at has no weight to {!r}; give one for every node that is present, by name"
 NOT_A_FILTER = "{!r} is not an MQTT topic filter"
 LATE = "late: a later seq was applied before"
 OLD = "duplicate or late: this or a later seq of its node was applied before"
@@ -381,6 +382,11 @@ def _position(live: Live, at: Any) -> Any:
     """The position of an event as `Live.join` takes it; None if links have no weights."""
     if live.weights_kind == "uniform":
         return None
+    if live.weights_kind == "dense":
+        given = at if isinstance(at, Mapping) else {}
+        missing = next((name for name in map(live.name_of, live.nodes.tolist()) if name not in given), None)
+        if missing is not None:
+            raise InputError(NO_WEIGHT.format(missing))
     if isinstance(at, Mapping):
         return {node: weight for name, weight in at.items() if (node := live.named(name)) is not None}
     if live.weights_kind != "sites":
