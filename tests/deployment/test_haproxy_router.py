@@ -132,6 +132,13 @@ def test_the_name_of_the_relay_is_compared_with_its_certificate():
         assert name is None or name in line
 
 
+def test_the_authority_of_the_relay_is_in_the_folder_of_the_map():
+    """HAProxy is started in another folder than the one of the export."""
+    fleet = Fleet([FleetBroker("r", "r.example.org")])
+    config = files(fleet, RouterSettings(relay_ca="ca.crt", folder="/pki"))["router-r.cfg"]
+    assert "ca-file /pki/ca.crt no-check-ssl" in config
+
+
 @pytest.mark.needs("haproxy", "mosquitto", "mosquitto_pub")
 @pytest.mark.xdist_group("mosquitto")
 def test_a_client_without_a_client_id_and_a_quiet_client_and_a_silent_connection(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from broadloom._version import VERSION
@@ -66,8 +67,8 @@ class RouterSettings:
         listen: `host:port`, or `port` for all addresses, at which routers accept clients.
         certificate: the file with the routers' certificate and key; None: clients connect in plain text.
         relay: the address at which the agent that moves clients accepts those that move.
-        relay_ca: the file of certificates that routers trust at the relay; None: the relay is in plain text,
-            and on the same machine.
+        relay_ca: the file of certificates that routers trust at the relay, in `folder` unless its path is
+            absolute; None: the relay is in plain text, and on the same machine.
         socket: the path of the runtime socket.
         folder: the folder of the map on the routers' machines.
     """
@@ -196,7 +197,8 @@ def _config(fleet: Fleet, broker: str, settings: RouterSettings) -> str:
     relay_tls = ""
     if settings.relay_ca is not None:
         host = Address.parse(settings.relay, what="relay").hostname
-        relay_tls = f" ssl verify required ca-file {settings.relay_ca}{_checked_name(host)} no-check-ssl"
+        ca = PurePosixPath(settings.folder, settings.relay_ca)
+        relay_tls = f" ssl verify required ca-file {ca}{_checked_name(host)} no-check-ssl"
     watched = "check inter 500ms fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down"
     parts = [head]
     for one in fleet.brokers.values():
