@@ -248,7 +248,7 @@ def test_a_clock_two_minutes_off_is_found(tmp_path):
 
 def test_settings_in_mosquitto_conf_are_judged(tmp_path):
     """What cannot be seen from outside: persistence, the end of sessions, and what is logged."""
-    text = f"{OPEN}\npersistent_client_expiration 2h\nlog_type error"
+    text = f"{OPEN}\npersistent_client_expiration 2h\nlog_type error subscribe unsubscribe notice"
     with small_brokers(tmp_path, rome=text) as brokers:
         config = str(brokers["rome"].config)
         missing = str(tmp_path / "mosquitto.db")

@@ -224,7 +224,8 @@ def _judge_config(config: MosquittoConfig, probe: MqttProbe) -> list[Path]:
     is_known = any(one.check == "login" and one.verdict == ADVICE for one in probe.findings)
     if config.last("allow_anonymous", "false") == "true" and not is_known:
         probe.add("anonymous", ADVICE, "allow_anonymous is true", f"allow_anonymous false {where}")
-    kinds = {word for value in config.options.get("log_type", []) for word in value.split()}
+    # Mosquitto reads only the first type of a line.
+    kinds = {value.partition(" ")[0] for value in config.options.get("log_type", [])}
     if not ({"subscribe", "unsubscribe", "notice"} <= kinds or "all" in kinds):
         found = "subscriptions are not logged, so discover cannot read them there"
         lacking = ["notice", "subscribe", "unsubscribe"]
