@@ -221,6 +221,19 @@ def test_the_console_shows_a_running_fleet_and_changes_nothing(running, monkeypa
     assert set(running.service.status()["brokers"]) == set(POSITIONS)
 
 
+def test_hops_of_an_agent_that_is_away_are_not_up(running):
+    fleet = RunningFleet(running.fleet, running.file)
+    fleet.refresh()
+    assert {hop[2] for hop in fleet.record()["hops"]} == {True}
+    running.service.controller._views._silence = 0.0
+    assert fleet.refresh()
+    assert {tuple(hop[2:]) for hop in fleet.record()["hops"] if hop[0] == "rome"} == {
+        (False, 0, "rome is away")
+    }
+    assert running.service.status()["hops_up"] == 0
+    fleet.stop()
+
+
 def test_a_fleet_whose_controller_is_away_has_brokers_and_no_links(running):
     """And its plan once the controller answers."""
     running.stop()

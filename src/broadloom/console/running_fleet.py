@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from broadloom.agents.links.agent_service import controller_connection
 from broadloom.agents.links.controller_client import ControllerConnection
 from broadloom.agents.links.controller_protocol import PLAN_PATH, STATUS_PATH
+from broadloom.agents.links.live_status import hop_problem
 from broadloom.agents.links.plan_message import plan_of_message
 from broadloom.agents.links.stamps import FleetKey
 from broadloom.errors import BroadloomError, UnreachableError
@@ -165,9 +166,9 @@ def _status_record(status: Mapping[str, Any]) -> dict[str, Any]:
         [
             start,
             end,
-            _is_up(hop),
+            not hop_problem(start, end, one),
             hop["in_flight_bytes"],
-            "" if _is_up(hop) else _hop_error(start, end, hop),
+            hop_problem(start, end, one)[:LONGEST],
         ]
         for start, one in brokers.items()
         for end, hop in one["hops"].items()
@@ -204,16 +205,6 @@ def _agent_state(one: Mapping[str, Any]) -> str:
     if one["agent"] is None:
         return "no agent yet"
     return "away" if one["away"] else "up"
-
-
-def _is_up(hop: Mapping[str, Any]) -> bool:
-    return bool(hop["near_up"] and hop["far_up"])
-
-
-def _hop_error(start: str, end: str, hop: Mapping[str, Any]) -> str:
-    """Why a hop is down."""
-    side = start if not hop["near_up"] else end
-    return f"not connected at {side} {hop['error']}".rstrip()[:LONGEST]
 
 
 def _under_way(name: str, one: Mapping[str, Any]) -> str:

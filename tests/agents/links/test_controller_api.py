@@ -583,6 +583,19 @@ def test_a_status_is_shown_in_plain_text():
         assert f"  {line}\n" in f"{text}\n"
 
 
+def test_hops_of_an_agent_that_is_away_do_not_count_as_up():
+    status = ListedOrders().status()
+    rome = status["brokers"]["rome"]
+    rome["hops"]["os\nlo"] |= {"far_up": True}
+    assert "1 of 2 agents up; 1 of 1 hops up" in status_text(status)
+    rome |= {"away": True, "away_s": 5.0}
+    text = status_text(status)
+    assert "0 of 2 agents up; 0 of 1 hops up" in text
+    assert r"rome -> os\nlo: rome is away" in text
+    rome["removed"] = True
+    assert "1 of 1 hops up" in status_text(status)
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

@@ -21,7 +21,12 @@ def controller_status(controller: FleetController) -> dict[str, Any]:
     controller._lacking.clear()
     brokers = sorted(state.brokers() | controller._agents.keys() | state.removed)
     hops = [hop for view in controller._agents.values() for hop in view.report.hops.values()]
-    up = sum(hop.near_up and hop.far_up for hop in hops)
+    up = sum(
+        hop.near_up and hop.far_up
+        for name, view in controller._agents.items()
+        if name in state.removed or not controller._views.is_lost(name)
+        for hop in view.report.hops.values()
+    )
     return {
         "epoch": list(controller.epoch),
         "refused": controller.refused,

@@ -85,7 +85,7 @@ def status_text(status: Mapping[str, Any]) -> str:
     """A status as text for a terminal."""
     brokers: Mapping[str, Mapping[str, Any]] = status["brokers"]
     hops = [hop for one in brokers.values() for hop in one["hops"].values()]
-    up = sum(bool(hop["near_up"] and hop["far_up"]) for hop in hops)
+    up = sum(_hops_up(name, one) for name, one in brokers.items())
     waiting = sum(hop["in_flight_bytes"] for hop in hops)
     kept = [one for one in brokers.values() if not one["removed"]]
     agents = sum(not one["away"] for one in kept)
@@ -153,15 +153,13 @@ def _proposal_text(row: Mapping[str, Any]) -> str:
 
 def _rows(brokers: Mapping[str, Mapping[str, Any]]) -> Iterable[Sequence[str]]:
     for name, one in brokers.items():
-        hops = one["hops"].values()
-        up = sum(bool(hop["near_up"] and hop["far_up"]) for hop in hops)
         yield (
             plain_name(name),
             _agent(one),
             {True: "yes", False: "no", None: "?"}[one["broker_up"]],
             _or_unknown(one["version"]),
             _or_unknown(one["filters"]),
-            f"{up} of {len(hops)}",
+            f"{_hops_up(name, one)} of {len(one['hops'])}",
         )
 
 
@@ -177,12 +175,30 @@ def _or_unknown(value: Any) -> str:
     return "?" if value is None else f"{value:,}"
 
 
+def _hops_up(name: str, one: Mapping[str, Any]) -> int:
+    return sum(not hop_problem(name, end, one) for end in one["hops"])
+
+
 def _down_hops(brokers: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
     for start, one in brokers.items():
-        for end, hop in one["hops"].items():
-            if not (hop["near_up"] and hop["far_up"]):
-                side = start if not hop["near_up"] else end
-                yield f"{start} -> {end}: not connected at {side} {hop['error']}".rstrip()
+        for end in one["hops"]:
+            if problem := hop_problem(start, end, one):
+                yield f"{start} -> {end}: {problem}"
+
+
+def hop_problem(start: str, end: str, broker: Mapping[str, Any]) -> str:
+    """Why a hop is not up, or not known to be; empty if it is up.
+
+    Args:
+        start: the broker of the hop's agent.
+        end: the neighbour.
+        broker: what the status of the fleet has of `start`.
+    """
+    hop = broker["hops"][end]
+    if not (hop["near_up"] and hop["far_up"]):
+        side = start if not hop["near_up"] else end
+        return f"not connected at {side} {hop['error']}".rstrip()
+    return f"{start} is away" if broker["away"] and not broker["removed"] else ""
 
 
 def _section(title: str, values: Iterable[Any], newest: bool = False) -> list[str]:
