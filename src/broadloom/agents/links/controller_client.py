@@ -191,6 +191,8 @@ class ControllerConnection:
                 gone = isinstance(error, (ConnectionError, http.client.RemoteDisconnected))
                 if self._closed or not (can_retry and gone):
                     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                    if (fault := getattr(error, "verify_message", None)) is not None:
+                        reason = f"its certificate is not accepted ({fault})"
                     raise UnreachableError(
                         f"the controller at {self._address} does not answer: {reason[:100]}"
                     ) from error
