@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from broadloom import InputError, MissingExtraError, StorageError, UnreachableError
 from broadloom.pipeline import class_archive
 from broadloom.pipeline import spark_session as module
-from broadloom.pipeline.spark_session import SparkEngine, package_zip, parse_conf, session
+from broadloom.pipeline.spark_session import SparkEngine, package_zip, parse_conf, session, table_paths
 
 
 @pytest.mark.spark
@@ -54,6 +54,12 @@ def test_yarn_without_its_configuration_is_refused_in_one_line(monkeypatch, tmp_
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="nowhere is not a folder"):
         module._launch(SparkEngine(master="yarn"), {})
+
+
+def test_spark_gets_absolute_paths_of_tables(monkeypatch, tmp_path):
+    """A Spark Connect server has a working folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    assert table_paths(Path("tables/users.parquet")) == [str(tmp_path / "tables/users.parquet")]
 
 
 def test_master_and_remote_exclude_each_other():

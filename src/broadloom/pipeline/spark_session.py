@@ -532,8 +532,13 @@ def write_frame(rows: DataFrame, path: Path, append: bool = False) -> None:
 
 
 def table_paths(path: Path) -> list[str]:
-    """The paths by which Spark reads a table: the files of a manifest, or the path itself."""
-    if isinstance(path, RemotePath) and path.listing is not None:
+    """The paths by which Spark reads a table: the files of a manifest, or the path itself.
+
+    A local path is absolute, because the working folder of a Spark Connect server is another one.
+    """
+    if not isinstance(path, RemotePath):
+        return [str(path.absolute())]
+    if path.listing is not None:
         return [str(one) for one in path.files()]
     return [str(path)]
 
