@@ -318,6 +318,16 @@ def test_what_a_hostile_broker_says_cannot_control_a_terminal():
     assert one.setting == "a?b"
 
 
+def test_a_mosquitto_that_does_not_publish_its_log_hides_subscriptions(tmp_path):
+    with small_brokers(tmp_path, rome=OPEN, oslo=f"{OPEN}\n{GOOD}") as brokers:
+        report = bl.doctor(bl.Fleet([plain(name, brokers[name]) for name in ("rome", "oslo")]))
+    ((hidden,), (shown,)) = (found(report, "subscriptions", name) for name in ("rome", "oslo"))
+    assert hidden.found == "discover and agents cannot see subscriptions"
+    assert "; or log_dest topic and log_type subscribe" in hidden.setting
+    assert shown.found == "discover and agents cannot see subscriptions from before their start"
+    assert "log_dest" not in shown.setting
+
+
 def test_a_clock_that_cannot_be_seen_is_said(tmp_path):
     with small_brokers(tmp_path, rome=OPEN) as brokers:
         report = bl.doctor(bl.Fleet([plain("rome", brokers["rome"])]))

@@ -49,12 +49,14 @@ class MqttProbe(ConnectionProbe):
     Attributes:
         bridges: the client ids of bridges that the broker reports; None: it reports nothing.
         version: the version that the broker reports; empty: none.
+        hides_subscriptions: whether the broker does not publish its log lines about subscriptions.
     """
 
     def __init__(self, broker: FleetBroker, carry: Iterable[str], deliver: bool) -> None:
         super().__init__(broker, carry)
         self.bridges: list[str] | None = None
         self.version = ""
+        self.hides_subscriptions = False
         self._deliver = deliver
         self._own_topic = f"{INTERNAL_PREFIX}doctor/{self._random}"
         self._can_use_own_topics = False
@@ -246,6 +248,7 @@ class MqttProbe(ConnectionProbe):
             for message in main.messages
             if message.topic.startswith(head)
         ]
+        self.hides_subscriptions = f"{head}M/subscribe" not in {message.topic for message in main.messages}
         skews = [skew for line, arrived in lines if (skew := log_skew(line, arrived)) is not None]
         if skews:
             self.judge_clock(statistics.median(skews), "its log")

@@ -191,6 +191,11 @@ def _read_mosquitto(broker: FleetBroker, facts: _BrokerFacts, probe: MqttProbe) 
     if broker.subscriptions is None and probe.is_up:
         setting = 'subscriptions = "/var/log/mosquitto/mosquitto.log" in fleet.toml, or mosquitto.db, or both'
         found = "discover and agents cannot see subscriptions from before their start"
+        if probe.hides_subscriptions:
+            setting = (
+                f"{setting}; or log_dest topic and log_type subscribe, unsubscribe, notice in mosquitto.conf"
+            )
+            found = "discover and agents cannot see subscriptions"
         probe.add("subscriptions", ADVICE, found, setting)
     if probe.is_up and logs and not any(one.check == "clock" for one in probe.findings):
         end = time.monotonic() + LOG_WAIT_SECONDS  # the broker can write its log with a delay
