@@ -323,7 +323,7 @@ def test_a_mosquitto_that_does_not_publish_its_log_hides_subscriptions(tmp_path)
         report = bl.doctor(bl.Fleet([plain(name, brokers[name]) for name in ("rome", "oslo")]))
     ((hidden,), (shown,)) = (found(report, "subscriptions", name) for name in ("rome", "oslo"))
     assert hidden.found == "discover and agents cannot see subscriptions"
-    assert "; or log_dest topic and log_type subscribe" in hidden.setting
+    assert "; or log_dest topic, log_type subscribe, " in hidden.setting
     assert shown.found == "discover and agents cannot see subscriptions from before their start"
     assert "log_dest" not in shown.setting
 

@@ -192,9 +192,8 @@ def _read_mosquitto(broker: FleetBroker, facts: _BrokerFacts, probe: MqttProbe) 
         setting = 'subscriptions = "/var/log/mosquitto/mosquitto.log" in fleet.toml, or mosquitto.db, or both'
         found = "discover and agents cannot see subscriptions from before their start"
         if probe.hides_subscriptions:
-            setting = (
-                f"{setting}; or log_dest topic and log_type subscribe, unsubscribe, notice in mosquitto.conf"
-            )
+            lines = "log_dest topic, log_type subscribe, log_type unsubscribe, log_type notice"
+            setting = f"{setting}; or {lines}, a line each, in mosquitto.conf"
             found = "discover and agents cannot see subscriptions"
         probe.add("subscriptions", ADVICE, found, setting)
     if probe.is_up and logs and not any(one.check == "clock" for one in probe.findings):
