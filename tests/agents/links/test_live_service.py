@@ -230,6 +230,10 @@ def test_a_broker_returns_to_the_fleet_file(tmp_path):
             path.write_text(without)
             async with service_of(embedded(path, state)) as service:
                 await until(lambda: service.status()["brokers"]["bern"]["removed"])
+            async with service_of(ControllerOptions(bl.Fleet.load(path), state)) as service:
+                reasons = {one.broker: one.reason for one in service._left()}
+                assert reasons["bern"] == "it was removed, and no agent says that its sessions have ended"
+                assert reasons["rome"] == "it has no agent that could end its sessions"
             path.write_text(whole)
             async with service_of(embedded(path, state)) as service:
                 await until(lambda: is_linked(service))

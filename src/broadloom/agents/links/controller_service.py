@@ -338,7 +338,9 @@ class ControllerService:
             if one["removed"] and one["agent"] is not None and not one["hops"] and not one["ending"]:
                 continue  # its agent has reported the end of all its sessions
             if one["agent"] is None:
-                left.append(LeftSession(broker, "", "it has no agent that could end its sessions"))
+                text = "it was removed, and no agent says that its sessions have ended"
+                text = text if one["removed"] else "it has no agent that could end its sessions"
+                left.append(LeftSession(broker, "", text))
             elif one["away"]:
                 left.append(LeftSession(broker, "", "the broker or its agent is away"))
             for end, hop in one["hops"].items():
