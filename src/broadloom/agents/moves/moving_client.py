@@ -130,7 +130,8 @@ class MovingClient:
         policy: decides on requests to move.
         login: user name, password and TLS files.
         place: its position in the network, for the planner.
-        memory: a file that stores the name of its broker, so that it reconnects there after a restart.
+        memory: a file that stores the name of its broker, so that it reconnects there after a restart, if
+            `brokers` has it.
         identify: returns the unique id of a message, or None.
         learn: whether it accepts addresses of unknown brokers from its home broker.
         patience: seconds for which it tries to connect to a foreign broker before it returns; less than half
