@@ -21,9 +21,10 @@ from broadloom.discovery import observed_publications
 from broadloom.discovery.observed_publications import UPTIME, BrokerListener
 from broadloom.model import read_link_problem
 from broadloom.mqtt.topic_filters import SHARED
+from broadloom.progress import Silent, watched_by
 from broadloom.storage.tables import read_table
 from certificates import authority
-from fleet_lab import HOST, fleet_lab, wait_until
+from fleet_lab import HOST, WAIT_SECONDS, fleet_lab, wait_until
 
 pytestmark = [pytest.mark.needs("mosquitto", "mosquitto_sub"), pytest.mark.xdist_group("mosquitto")]
 LISTENER = "broadloom-discover-"
@@ -240,16 +241,25 @@ def test_too_many_topics_are_cut_and_said(lab, tmp_path, monkeypatch):
     path = tmp_path / "fleet.toml"
     path.write_text(f'[brokers.wien]\naddress = "{HOST}:{wien.port}"\ntls = false')
 
+    listening = threading.Event()
+
+    class Stages(Silent):
+        def start(self, stage, _):
+            if stage.startswith("listen"):
+                listening.set()
+
     def publish():
         wien.wait_for("Sending SUBACK", f"{LISTENER}{os.getpid():x}-", count=2)
         for number in range(3):
             lab.publish("wien", f"many/{number}", "x")
         wait_for_receipt(wien, "many/2")
+        assert listening.wait(WAIT_SECONDS)  # earlier, Ctrl-C ends the command
         os.kill(os.getpid(), signal.SIGINT)
 
     publisher = threading.Thread(target=publish)
     publisher.start()
-    found = bl.discover(path, tmp_path / "tables", listen=600)
+    with watched_by(Stages()):
+        found = bl.discover(path, tmp_path / "tables", listen=600)
     publisher.join()
     assert len(found.brokers[0].observed.traffic) == 1
     assert found.listened < 600
