@@ -160,7 +160,9 @@ def agent(
 
 def status(
     fleet: FleetFile = FLEET,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every two seconds, until Ctrl-C.")
+    ] = False,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Tell the controller to move to the plan that it proposes.")
     ] = False,
@@ -206,6 +208,10 @@ def status(
                 _clear(as_json, quiet)
                 show({"problem": str(error)}, f"{error}; trying again", as_json, quiet)
             time.sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+        return 0
     finally:
         connection.close()
 

@@ -499,7 +499,8 @@ def test_a_watched_status_outlives_the_controller(tmp_path, run, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", pause)
-    _, said, _ = run("status", tmp_path / "fleet.toml", "--watch")
+    code, said, errors = run("status", tmp_path / "fleet.toml", "--watch")
+    assert (code, errors) == (0, "")
     assert said.count("does not answer") == 3
     assert run("status", tmp_path / "fleet.toml")[0] == 3
 
