@@ -288,8 +288,9 @@ def test_addresses_of_a_plan_have_the_port_of_clients(run, tmp_path, target, tex
     """NATS and RabbitMQ have another one for links."""
     nodes = pa.table({"node": ["rome", "oslo", "bonn"], "address": ["rome:1884", "oslo", "[::1]:1884"]})
     replace(PLAN, nodes=nodes).save(tmp_path / "plan")
-    code, _, err = run("deploy", "export", tmp_path / "plan", "--to", target, "-o", tmp_path / "conf")
+    code, out, err = run("deploy", "export", tmp_path / "plan", "--to", target, "-o", tmp_path / "conf")
     assert code == 0, err
+    assert ("2 addresses in the plan have a port, such as 'rome:1884'" in out) == (target != "mosquitto")
     files = "".join(path.read_text() for path in (tmp_path / "conf").glob("broker-*"))
     assert text in files
     assert ("1884" in files) == (target == "mosquitto")

@@ -135,8 +135,9 @@ def test_the_name_of_the_relay_is_compared_with_its_certificate():
 def test_the_authority_of_the_relay_is_in_the_folder_of_the_map():
     """HAProxy is started in another folder than the one of the export."""
     fleet = Fleet([FleetBroker("r", "r.example.org")])
-    config = files(fleet, RouterSettings(relay_ca="ca.crt", folder="/pki"))["router-r.cfg"]
-    assert "ca-file /pki/ca.crt no-check-ssl" in config
+    for authority, file in (("ca.crt", "/pki/ca.crt"), ("/ca.crt", "/ca.crt"), ("@system-ca", "@system-ca")):
+        config = files(fleet, RouterSettings(relay_ca=authority, folder="/pki"))["router-r.cfg"]
+        assert f"ca-file {file} no-check-ssl" in config
 
 
 @pytest.mark.needs("haproxy", "mosquitto", "mosquitto_pub")

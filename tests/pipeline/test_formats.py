@@ -167,6 +167,12 @@ def test_leaf_nodes_of_nats_are_no_clients(listed):
     ]
 
 
+def test_inboxes_of_leaf_nodes_keep_their_reason():
+    page = {"connections": [{"kind": "Leafnode", "name": "oslo", "subscriptions_list": ["_INBOX.x"]}]}
+    reasons = [row.reason for row in BY_NAME["nats"].rows(json.dumps(page).encode()) if row.reason != PAGE]
+    assert reasons == ["inbox of a reply"]
+
+
 def test_vernemq_table_and_json():
     rows = [("c1", "t/1", None), ("c2", "t/+", None)]
     assert parsed("vernemq", VERNEMQ) == rows

@@ -47,8 +47,24 @@ def test_a_market_can_be_written_as_csv(tmp_path):
     assert market.rates.sum(axis=1).tolist() == [0, 20]
 
 
-@pytest.mark.parametrize("text", ["1 2", "{}", "\"[1, 'a']\"", '"[1, true]"', "[" * 100_000, '"[1, null]"'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("1 2", id="numbers"),
+        pytest.param("{}", id="object"),
+        pytest.param("\"[1, 'a']\"", id="text"),
+        pytest.param('"[1, true]"', id="flag"),
+        pytest.param('"[1, null]"', id="null"),
+        pytest.param("[" * 100_000, id="deep"),
+    ],
+)
 def test_a_text_that_is_not_a_list_of_numbers_is_an_error_that_names_its_row(tmp_path, text):
     (tmp_path / "publisher.csv").write_text(f'place\n"[1, 2]"\n{text}\n')
     with pytest.raises(bl.InputError, match=r"publisher\.csv row 1: place is .*; give a list such as"):
         read_table(tmp_path, "publisher")
+
+
+def test_a_column_of_lists_that_comes_twice_is_named(tmp_path):
+    (tmp_path / "brokers.csv").write_text('broker,place,place\nparis,"[0, 0]","[0, 0]"\n')
+    with pytest.raises(bl.InputError, match="has column 'place' more than once"):
+        read_table(tmp_path, "brokers")

@@ -109,7 +109,7 @@ class DeployOptions:
 
         if self.fleet is not None:
             return list(fleet_notes(bl.Fleet.load(self.fleet), plan))
-        return list(address_notes(plan, self.address))
+        return list(address_notes(plan, self.address, self.to))
 
 
 def with_publishers(

@@ -209,7 +209,7 @@ def status(
                 show({"problem": str(error)}, f"{error}; trying again", as_json, quiet)
             time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
-        if not watch:
+        if adopt or not watch:
             raise
         return 0
     finally:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broadloom.cli.common import Force, Json, Quiet, keep_apart, progress, show
+from broadloom.cli.common import Force, Json, Quiet, check_output, keep_apart, progress, show
 from broadloom.errors import InputError
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def summarize(
     from broadloom.agents.moves import live_tables, save_tables
     from broadloom.checks import check_number
 
+    check_output(output, force)
     summary = _operator(agent, token_file, fleet).summarize(check_number(seconds, "seconds", minimum=0.001))
     tables = live_tables(summary.clients, summary.sent, summary.sites, seconds)
     save_tables(output, tables, force)

@@ -42,15 +42,25 @@ def fleet_notes(fleet: Fleet, plan: Plan) -> Iterator[str]:
         yield f"no links for {_first_names(others)}: in the fleet, not in the plan"
 
 
-def address_notes(plan: Plan, pattern: str) -> Iterator[str]:
-    """A line if brokers have no address, so that their ids are used as host names."""
+def address_notes(plan: Plan, pattern: str, to: str | None) -> Iterator[str]:
+    """Lines on brokers without an address, whose ids are host names then, and on ports that are not used."""
     known = addresses_of(plan)
+    ported = [address for address in known.values() if to in LINK_PORT_KINDS and _has_port(address)]
+    if ported:
+        yield (
+            f"{len(ported):,} addresses in the plan have a port, such as {ported[0]!r}; that is the port of "
+            f"clients, so links use the default port of {to}, or what --fleet says"
+        )
     missing = [name for name in plan.interest.node_ids if name not in known]
     if pattern == _ANY_ADDRESS and missing:
         yield (
             f"{len(missing):,} brokers have no address in the plan, so links use the broker's id as its host "
             f"name, such as {missing[0]!r}; give --fleet, or --address '{{broker}}.example.org'"
         )
+
+
+def _has_port(address: str) -> bool:
+    return Address.parse(address, 1).port == Address.parse(address, 2).port
 
 
 def fleet_target(fleet: Fleet | None, plan: Plan, to: str | None) -> Target:

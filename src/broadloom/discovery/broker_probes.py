@@ -248,7 +248,8 @@ class MqttProbe(ConnectionProbe):
             for message in main.messages
             if message.topic.startswith(head)
         ]
-        self.hides_subscriptions = f"{head}M/subscribe" not in {message.topic for message in main.messages}
+        topics = {message.topic for message in main.messages}
+        self.hides_subscriptions = bool(self.version) and f"{head}M/subscribe" not in topics
         skews = [skew for line, arrived in lines if (skew := log_skew(line, arrived)) is not None]
         if skews:
             self.judge_clock(statistics.median(skews), "its log")

@@ -54,7 +54,7 @@ def _connection(connection: dict[str, Any]) -> Iterator[DumpRow]:
         yield DumpRow(raw(connection), None, client, reason=reason)
     for entry in listed if isinstance(listed, list) else ():
         row = _row(entry if isinstance(entry, dict) else {"subject": entry}, client)
-        yield row._replace(reason=Reason.LEAF_NODE) if is_leaf else row
+        yield row._replace(reason=Reason.LEAF_NODE) if is_leaf and row.reason is None else row
 
 
 def _row(entry: dict[str, Any], client: str | None) -> DumpRow:

@@ -254,13 +254,14 @@ def _read_csv(path: Path, name: str) -> pa.Table:
         table = pa.csv.read_csv(file, convert_options=options)
     for index, column in enumerate(table.column_names):
         if column in lists:
-            table = table.set_column(index, column, _parsed_lists(table, column, lists[column], path))
+            parsed = _parsed_lists(table.column(index), column, lists[column], path)
+            table = table.set_column(index, column, parsed)
     return table
 
 
-def _parsed_lists(table: pa.Table, column: str, kind: pa.ListType, path: Path) -> pa.Array:
+def _parsed_lists(written: pa.ChunkedArray, column: str, kind: pa.ListType, path: Path) -> pa.Array:
     """Lists that are written as in JSON; an empty text is a missing list."""
-    texts = table.column(column).to_pylist()
+    texts = written.to_pylist()
     rows = [_parsed_list(text, kind.value_type) if text else None for text in texts]
     raise_for_first(
         np.array([bool(text) and row is None for text, row in zip(texts, rows, strict=True)], bool),

@@ -465,6 +465,18 @@ def test_a_message_that_circulates_proves_copies_and_one_that_clients_repeat_doe
         assert any(dropped) == proves
 
 
+def test_one_repeated_message_proves_nothing_at_a_broker_with_many_hops():
+    """Each hop sees it, and asks about it twice."""
+    bench = Bench()
+    bench.guard._sure_until = 0.0
+    bench.guard.set_bridges({"cloud"})
+    bench.guard.saw_stamped(7)
+    for number in range(3 * MOST_REPEATS):
+        hop = ("a", f"b{number}")
+        assert not bench.guard.is_copy(7, hop, is_stamped=False, is_early=True)
+        assert not bench.guard.is_copy(7, hop, is_stamped=False)
+
+
 @given(st.sets(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=60))
 def test_brokers_wait_for_different_times(names):
     holds = sorted(hold_seconds(name, names) for name in names)

@@ -33,8 +33,8 @@ messages arrive per second, the times of rules 2 and 3 begin again.
 
 Many operators have bridges to places outside of the fleet, which bring no copies. So a known bridge alone
 drops and delays nothing: messages are compared only. The rules hold for ten minutes once three different
-contents have come both with and without a stamp within a minute, once one content has come so more than 20
-times within five seconds, because it circulates, or once a stamp proves it.
+contents have come both with and without a stamp within a minute, once one content has come so for one hop
+more than 20 times within five seconds, because it circulates, or once a stamp proves it.
 
 The price, while the rules hold: messages of local clients are later by the wait, and equal messages of
 clients within these seconds are taken for copies. The first copies that a broker gets, and copies that are
@@ -58,7 +58,7 @@ RING_SECONDS = 600.0  # for which the guard stays active, and messages wait, aft
 FIRST_HOLD, LONGEST_HOLD, HOLD_STEP = 1.0, 2.5, 0.5
 LATE_SECONDS = 10.0  # in which late messages count once
 MOST_SUSPECTS, SUSPECT_SECONDS = 3, 60.0  # different contents that came twice, and the time to count them
-MOST_REPEATS, REPEAT_SECONDS = 20, 5.0  # times that one content came twice: no client is so fast
+MOST_REPEATS, REPEAT_SECONDS = 20, 5.0  # times that one content came twice for one hop: clients are slower
 MOST_REMEMBERED = 100_000  # messages
 MOST_HELD_BYTES = 4 << 20  # of one hop
 
@@ -114,9 +114,8 @@ class RingGuard:
         self._ring_until: float | None = None
         self._copies_until = 0.0
         self._sure_until = 0.0
-        self._suspects: dict[
-            int, tuple[float, int]
-        ] = {}  # came with and without a stamp: since when, and times
+        # Contents that came with and without a stamp; for each hop, since when and how often.
+        self._suspects: dict[int, dict[Hop, tuple[float, int]]] = {}
         self._suspected_at = 0.0
         self._sources: dict[str, str] = {}  # what was said of each broker whose messages have turned up here
         self._recent: dict[int | tuple[int, Hop], _Recent] = {}
@@ -193,24 +192,32 @@ class RingGuard:
         """A message without a stamp leaves over a hop."""
         self._remember((digest, hop), LEFT_SECONDS)
 
-    def is_copy(self, digest: int, hop: Hop, is_stamped: bool) -> bool:
-        """Whether an equal message makes this one superfluous on a hop."""
+    def is_copy(self, digest: int, hop: Hop, is_stamped: bool, is_early: bool = False) -> bool:
+        """Whether an equal message makes this one superfluous on a hop.
+
+        Args:
+            digest: the content of the message.
+            hop: the hop.
+            is_stamped: whether it has a stamp.
+            is_early: whether this is asked again for the same message later.
+        """
         has_left = self._is_recent((digest, hop))
         has_come = not is_stamped and self._is_recent(digest)
-        if has_come or (has_left and is_stamped):
-            self._suspect(digest)
+        if (has_come or (has_left and is_stamped)) and not is_early:
+            self._suspect(digest, hop)
         return (has_left or has_come) and self.now() < self._sure_until
 
-    def _suspect(self, digest: int) -> None:
+    def _suspect(self, digest: int, hop: Hop) -> None:
         """Two equal messages, one with a stamp and one without: clients repeat some, a bridge repeats all."""
         now = self.now()
         if now >= self._suspected_at + SUSPECT_SECONDS:
             self._suspected_at = now
             self._suspects.clear()
-        since, times = self._suspects.get(digest, (now, 0))
+        hops = self._suspects.setdefault(digest, {})
+        since, times = hops.get(hop, (now, 0))
         if now >= since + REPEAT_SECONDS:
             since, times = now, 0
-        self._suspects[digest] = since, times + 1
+        hops[hop] = since, times + 1
         if len(self._suspects) >= MOST_SUSPECTS or times >= MOST_REPEATS:
             self._suspects.clear()
             self._sure_until = now + RING_SECONDS
@@ -312,7 +319,7 @@ class EchoQueue:
             stamp = self._stamps.read(message.stamp) if message.stamp else None
             content = content_hash(message)
             if stamp is None:
-                is_copy = guard.is_copy(content, self._hop, is_stamped=False)
+                is_copy = guard.is_copy(content, self._hop, is_stamped=False, is_early=True)
                 if guard.gets_copies() and not is_copy:
                     leaves_at = guard.leaves_at(content)
             elif stamp.at == self._hop[0] and not stamp.retained:

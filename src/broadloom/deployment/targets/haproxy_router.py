@@ -197,7 +197,9 @@ def _config(fleet: Fleet, broker: str, settings: RouterSettings) -> str:
     relay_tls = ""
     if settings.relay_ca is not None:
         host = Address.parse(settings.relay, what="relay").hostname
-        ca = PurePosixPath(settings.folder, settings.relay_ca)
+        ca = settings.relay_ca
+        if not ca.startswith("@"):  # such as @system-ca, a name of HAProxy's
+            ca = str(PurePosixPath(settings.folder, ca))
         relay_tls = f" ssl verify required ca-file {ca}{_checked_name(host)} no-check-ssl"
     watched = "check inter 500ms fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down"
     parts = [head]
