@@ -304,6 +304,9 @@ def test_brokers_without_an_address_are_named(run, plan, tmp_path):
     nodes = pa.table({"node": list(INTEREST.node_ids), "address": ["a", "b", "c"]})
     replace(PLAN, nodes=nodes).save(plan, overwrite=True)
     assert "no address" not in run(*export)[1]
+    unused = "--address is not used for 3 of the brokers, whose address is in the plan"
+    assert unused in run(*export, "--address", "{broker}.example.org")[1]
+    assert unused not in run(*export)[1]
 
 
 def test_brokers_of_the_fleet_that_are_not_in_the_plan_are_one_line(run, plan, tmp_path):

@@ -43,7 +43,7 @@ def fleet_notes(fleet: Fleet, plan: Plan) -> Iterator[str]:
 
 
 def address_notes(plan: Plan, pattern: str, to: str | None) -> Iterator[str]:
-    """Lines on brokers without an address, whose ids are host names then, and on ports that are not used."""
+    """Lines on brokers without an address, and on ports and a pattern of `--address` that are not used."""
     known = addresses_of(plan)
     ported = [address for address in known.values() if to in LINK_PORT_KINDS and _has_port(address)]
     if ported:
@@ -51,6 +51,8 @@ def address_notes(plan: Plan, pattern: str, to: str | None) -> Iterator[str]:
             f"{len(ported):,} addresses in the plan have a port, such as {ported[0]!r}; that is the port of "
             f"clients, so links use the default port of {to}, or what --fleet says"
         )
+    if pattern != _ANY_ADDRESS and known:
+        yield f"--address is not used for {len(known):,} of the brokers, whose address is in the plan"
     missing = [name for name in plan.interest.node_ids if name not in known]
     if pattern == _ANY_ADDRESS and missing:
         yield (
